@@ -1,0 +1,47 @@
+# `make run` needs nothing but Python 3.11 and make; the stamps let it run a second time at once and offline.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN_STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+export PYTHONWARNDEFAULTENCODING := 1
+export MINICLAW_PROJECT := $(CURDIR)
+
+.PHONY: help run test check format bench clean
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
+
+$(RUN_STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -e .
+	touch $@
+
+$(DEV_STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	touch $(RUN_STAMP) $@
+
+run: $(RUN_STAMP) ## install into .venv and serve; ARGS="--port 9000" passes arguments on
+	@exec $(BIN)/miniclaw serve $(ARGS)
+
+test: $(DEV_STAMP) ## run all tests with coverage; ARGS="-k name" passes arguments on
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest $(ARGS)
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report $(if $(ARGS),,--fail-under=90)
+
+check: $(DEV_STAMP) ## lint, format check, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV_STAMP) ## rewrite the code in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_STAMP) ## measure the cost of a turn and of a frame; HARNESS=DIR compares with an outside harness
+	$(BIN)/python bench/turn.py
+
+clean: ## remove the virtual environment and all caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

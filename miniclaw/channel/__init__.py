@@ -1,0 +1,1 @@
+"""Channels: the ways in and out."""

@@ -1,0 +1,1 @@
+"""Turning what platforms send into our messages, and our answers into theirs."""

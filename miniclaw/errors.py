@@ -1,0 +1,111 @@
+"""Every exception that miniClaw raises.
+
+MiniClawError
+├── ConfigError             the operator must mend a setting, a file or the environment
+├── StorageError            what is stored could not be read or written
+│   ├── StorageUnavailable  try again later; nothing was changed
+│   └── StaleFence          another process owns the session now; this one must stop writing
+├── ProtocolError           the peer sent something that we refuse; carries a code of the wire protocol
+├── ModelError              the model could not answer; carries a `turn.failed` code
+├── ToolError               a tool refused or failed; its text goes back to the model
+├── SkillError              a skill file is not usable; carries file and line
+├── MCPError                a JSON-RPC error of an MCP peer; carries its code
+└── DeliveryError           a channel could not send; says whether sending again can help
+"""
+
+from __future__ import annotations
+
+
+class MiniClawError(Exception):
+    """Root of the tree; its text is one sentence: what is wrong and what to do."""
+
+
+class ConfigError(MiniClawError):
+    """A setting, file or environment variable is wrong; the text says how to mend it."""
+
+
+class StorageError(MiniClawError):
+    """Stored data could not be read or written."""
+
+
+class StorageUnavailable(StorageError):
+    """Storage does not answer now; nothing was changed and trying again may help."""
+
+
+class StaleFence(StorageError):
+    """A newer owner holds the session; the write was refused."""
+
+
+class ProtocolError(MiniClawError):
+    """A peer's message was refused.
+
+    Attributes:
+        code: one of the wire protocol's error codes, such as `bad_json`.
+        reply_to: the `msg_id` of the refused message, where it could be read.
+    """
+
+    def __init__(self, code: str, message: str, *, reply_to: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reply_to = reply_to
+
+
+class ModelError(MiniClawError):
+    """The model gave no usable answer.
+
+    Attributes:
+        code: the `turn.failed` code, such as `model_auth`.
+        retry_after: seconds to wait before another try can succeed, where the server named them.
+        retryable: whether the same request may succeed when it is sent again.
+    """
+
+    def __init__(
+        self, code: str, message: str, *, retryable: bool = False, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.retryable = retryable
+        self.retry_after = retry_after
+
+
+class ToolError(MiniClawError):
+    """A tool call was refused or failed; the model reads the text and decides what to do next."""
+
+
+class SkillError(MiniClawError):
+    """A skill file cannot be used; the text names the file, the line and the reason."""
+
+
+class MCPError(MiniClawError):
+    """A JSON-RPC error of the Model Context Protocol.
+
+    Attributes:
+        code: the JSON-RPC error code, such as -32602.
+    """
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class DeliveryError(MiniClawError):
+    """A push channel could not send a part of an answer.
+
+    Attributes:
+        permanent: sending again cannot help.
+        unknown: the platform may have taken it (time-out, cut connection).
+        retry_after: seconds the platform asked us to wait.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        permanent: bool = False,
+        unknown: bool = False,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.permanent = permanent
+        self.unknown = unknown
+        self.retry_after = retry_after

@@ -1,0 +1,312 @@
+"""The one message protocol: `GatewayMessage`, its typed payloads, and strict parsing at the edge.
+
+Owns what goes over the wire in both directions. Does not know sockets, sessions or users: `source` is
+stamped by whoever accepted the connection, never read from the peer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
+from miniclaw.errors import ProtocolError
+
+__all__ = [
+    "ERROR_CODES",
+    "TERMINAL_EVENTS",
+    "Attachment",
+    "CommandPayload",
+    "ErrorPayload",
+    "EventPayload",
+    "GatewayMessage",
+    "Inbound",
+    "MessageType",
+    "Receipt",
+    "ReplyTarget",
+    "TextPayload",
+    "command_result",
+    "error_message",
+    "event_message",
+    "new_id",
+    "now",
+    "parse_frame",
+    "plain_text",
+]
+
+MessageId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._:-]{1,128}$")]
+
+TERMINAL_EVENTS: Final = frozenset({"turn.finished", "turn.failed", "turn.cancelled"})
+"""Exactly one of these ends every turn."""
+
+ERROR_CODES: Final = frozenset(
+    "bad_json bad_message too_large unauthorized forbidden not_found session_not_found turn_not_found "
+    "approval_not_found unknown_command bad_arguments unsupported session_busy overloaded rate_limited "
+    "draining storage_unavailable internal".split()
+)
+"""Codes of an `error` message."""
+
+_UNREADABLE = re.compile("[\ud800-\udfff\x00]")
+
+
+class MessageType(StrEnum):
+    """What a message is; the payload's shape follows from it."""
+
+    TEXT = "text"
+    COMMAND = "command"
+    EVENT = "event"
+    ERROR = "error"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Attachment(_Strict):
+    """A file that was uploaded before."""
+
+    id: MessageId
+
+
+class TextPayload(_Strict):
+    """What somebody says to the agent."""
+
+    text: str = Field(min_length=1)
+    session_id: str | None = Field(default=None, max_length=128)
+    attachments: tuple[Attachment, ...] = ()
+
+
+class CommandPayload(_Strict):
+    """A request to the gateway itself, such as `ping` or `cancel`."""
+
+    name: str = Field(min_length=1, max_length=64)
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class EventPayload(_Strict):
+    """Something that happened; turn events carry `attempt` and a `seq` that starts at 1 in each attempt."""
+
+    name: str
+    session_id: str | None = None
+    turn_id: str | None = None
+    attempt: int | None = None
+    seq: int | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class ErrorPayload(_Strict):
+    """A refusal: one of `ERROR_CODES` and one sentence for a person."""
+
+    code: str
+    message: str
+    reply_to: str | None = None
+
+
+Payload = TextPayload | CommandPayload | EventPayload | ErrorPayload
+
+
+class GatewayMessage(_Strict):
+    """The six fields that every message has, in every direction."""
+
+    msg_id: MessageId
+    msg_type: MessageType
+    source: str = ""
+    target: str = "agent"
+    payload: Payload
+    timestamp: str = ""
+
+    def to_json(self) -> str:
+        """The message as it goes over the wire: the six fields and nothing else."""
+        return self.model_dump_json(include=_WIRE_FIELDS, exclude_none=True)
+
+
+_WIRE_FIELDS: Final = {"msg_id", "msg_type", "source", "target", "payload", "timestamp"}
+
+
+class ReplyTarget(BaseModel):
+    """Where a push channel sends the answer; stored with the turn, so that a restart keeps it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    conversation: str = ""
+    thread: str | None = None
+    message_id: str | None = None
+    url: str | None = None
+
+
+class Inbound(GatewayMessage):
+    """A message with the envelope that its channel knows; only the six fields go on the wire."""
+
+    channel: str
+    account: str = ""
+    sender: str = ""
+    """The user id where the channel authenticates users itself, else the platform's id of the person."""
+    conversation: str | None = None
+    """The platform's conversation key; pull channels name a session in the payload instead."""
+    thread: str | None = None
+    direct: bool = True
+    dedupe: tuple[str, ...] = ()
+    """Ids under which the same message may come again; empty = `msg_id`."""
+    reply_to: ReplyTarget | None = None
+    connection_id: str = ""
+
+
+class Receipt(BaseModel):
+    """What became of an inbound message; the channel's only acknowledgement.
+
+    `accepted` and `duplicate` are sent after the commit and carry the same ids. `answered` is a command
+    that was done at once, with its `result`. Everything else changed nothing and carries an error `code`.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    status: Literal["accepted", "duplicate", "answered", "busy", "refused", "unavailable"]
+    session_id: str | None = None
+    turn_id: str | None = None
+    code: str | None = None
+    message: str = ""
+    name: str | None = None
+    result: dict[str, Any] | None = None
+
+    @property
+    def stored(self) -> bool:
+        """Whether there is a turn that will be, or has been, answered."""
+        return self.status in ("accepted", "duplicate")
+
+
+class _InboundText(_Strict):
+    msg_id: MessageId
+    msg_type: Literal["text"]
+    source: str = ""
+    target: Literal["agent"] = "agent"
+    payload: TextPayload
+    timestamp: str = ""
+
+
+class _InboundCommand(_Strict):
+    msg_id: MessageId
+    msg_type: Literal["command"]
+    source: str = ""
+    target: Literal["agent"] = "agent"
+    payload: CommandPayload
+    timestamp: str = ""
+
+
+_INBOUND: TypeAdapter[_InboundText | _InboundCommand] = TypeAdapter(
+    Annotated[_InboundText | _InboundCommand, Field(discriminator="msg_type")]
+)
+
+
+def parse_frame(data: str | bytes) -> _InboundText | _InboundCommand:
+    """Read one frame of a client.
+
+    Raises:
+        ProtocolError: `bad_json` when it is no JSON object in sound UTF-8, `bad_message` when a field is
+            missing, unknown, or of the wrong type; the message names the field.
+    """
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise ProtocolError("bad_json", f"The frame is not JSON: {_first_line(error)}.") from error
+    if not isinstance(value, dict):
+        raise ProtocolError("bad_json", "The frame must be a JSON object.")
+    raw_id = value.get("msg_id")
+    reply_to = raw_id if isinstance(raw_id, str) and re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", raw_id) else None
+    try:
+        message = _INBOUND.validate_python(value)
+    except ValidationError as error:
+        raise ProtocolError("bad_message", _describe(error), reply_to=reply_to) from error
+    if _has_unreadable(message.payload.model_dump()):
+        raise ProtocolError(
+            "bad_message", "The text holds a lone surrogate or a NUL character.", reply_to=reply_to
+        )
+    return message
+
+
+def plain_text(text: str) -> str:
+    """Text of a model or a tool with lone surrogates and NUL replaced by U+FFFD."""
+    return _UNREADABLE.sub("\ufffd", text) if _UNREADABLE.search(text) else text
+
+
+def _has_unreadable(value: object) -> bool:
+    if isinstance(value, str):
+        return _UNREADABLE.search(value) is not None
+    if isinstance(value, Mapping):
+        return any(_has_unreadable(key) or _has_unreadable(item) for key, item in value.items())
+    if isinstance(value, Sequence):
+        return any(map(_has_unreadable, value))
+    return False
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+def _describe(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    tags = ("text", "command")
+    where = ".".join(str(part) for part in first["loc"] if part not in tags) or "message"
+    return f"`{where}`: {first['msg']}."
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id such as `turn_3kV9…`: prefix and 96 random bits."""
+    return f"{prefix}_{secrets.token_hex(12)}"
+
+
+def now() -> str:
+    """This moment as RFC 3339 in UTC with milliseconds."""
+    return format_time(time.time())
+
+
+def format_time(seconds: float) -> str:
+    """Seconds since the epoch as RFC 3339 in UTC with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def event_message(
+    name: str,
+    data: dict[str, Any],
+    *,
+    target: str,
+    session_id: str | None = None,
+    turn_id: str | None = None,
+) -> GatewayMessage:
+    """An event that belongs to no numbered attempt, such as `message.accepted` or `session.updated`."""
+    payload = EventPayload(name=name, data=data, session_id=session_id, turn_id=turn_id)
+    return _outbound(MessageType.EVENT, payload, target)
+
+
+def command_result(reply_to: str, name: str, result: dict[str, Any], *, target: str) -> GatewayMessage:
+    """The answer to a command that was carried out."""
+    data = {"reply_to": reply_to, "name": name, "ok": True, "result": result}
+    return event_message("command.result", data, target=target)
+
+
+def error_message(code: str, message: str, *, target: str, reply_to: str | None = None) -> GatewayMessage:
+    """A refusal with one of `ERROR_CODES`."""
+    return _outbound(MessageType.ERROR, ErrorPayload(code=code, message=message, reply_to=reply_to), target)
+
+
+def _outbound(msg_type: MessageType, payload: Payload, target: str) -> GatewayMessage:
+    return GatewayMessage(
+        msg_id=new_id("evt"),
+        msg_type=msg_type,
+        source="gateway",
+        target=target,
+        payload=payload,
+        timestamp=now(),
+    )
+
+
+def encode_json(value: object) -> str:
+    """Compact JSON with readable Unicode, as all our frames are written."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,80 @@
+"""What a tool is, what it returns, and the little that the agent needs of a set of tools."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from miniclaw.tools.context import ToolContext
+
+__all__ = ["Risk", "Tool", "ToolBox", "ToolResult"]
+
+Risk = Literal["read", "write", "forbidden"]
+"""`read` changes nothing; `write` asks unless a rule allows it; `forbidden` is never even listed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """The outcome of one call."""
+
+    ok: bool = True
+    content: str = ""
+    """What the model reads."""
+    data: Any = None
+    """The same for programs, where the tool has it; JSON-serialisable."""
+    error: str | None = None
+    """Why it failed, in a sentence that helps the model to do better; `None` when `ok`."""
+
+    @classmethod
+    def failure(cls, error: str) -> ToolResult:
+        """A failed call; the model reads the error as the content."""
+        return cls(ok=False, content=f"Error: {error}", error=error)
+
+
+class Tool(ABC):
+    """A function that the model may ask for.
+
+    Subclass it for a tool with state; `@tool` makes one of a typed function.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    """JSON Schema of the arguments, an object with `additionalProperties: false`."""
+    risk: Risk | Callable[[Mapping[str, Any]], Risk] = "write"
+    """A fixed risk, or a function of the arguments."""
+    timeout: float | None = None
+    """Seconds one call may take; `None` = the agent's `tool_timeout`."""
+    compactable: bool = False
+    """Old results may be cleared from the context, since the call can be repeated."""
+    idempotent: bool = False
+    """Running it twice is the same as running it once, so a crash may repeat it."""
+
+    @abstractmethod
+    async def execute(self, **kwargs: Any) -> ToolResult:
+        """Run with validated arguments; a `ToolError` becomes a failed result."""
+
+    def risk_of(self, arguments: Mapping[str, Any]) -> Risk:
+        """The risk of this very call."""
+        risk: Risk | Callable[[Mapping[str, Any]], Risk] = self.risk
+        return risk if isinstance(risk, str) else risk(arguments)
+
+
+class ToolBox(Protocol):
+    """What the agent runtime needs of a set of tools; `ToolRegistry` meets it."""
+
+    def get_openai_tools(self) -> list[dict[str, Any]]:
+        """The tools as the Chat Completions API lists them; the same list object while nothing changed."""
+        ...
+
+    def find(self, name: str) -> Tool | None:
+        """The tool of that name, if it is listed."""
+        ...
+
+    async def execute(
+        self, name: str, arguments: Mapping[str, Any], context: ToolContext | None = None
+    ) -> ToolResult:
+        """Validate the arguments and run the tool; never raises but for cancellation."""
+        ...
