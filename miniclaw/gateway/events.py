@@ -1,14 +1,23 @@
-"""The EventBus: live events and observers. Nothing durable hangs on it."""
+"""The EventBus and what flows on it: live events and observers. Nothing durable hangs on it."""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from json.encoder import encode_basestring as _encode_string
+from typing import Any, Final
 
-__all__ = ["EventBus", "Subscription"]
+from miniclaw.gateway.protocol import encode_json, now
+
+__all__ = ["EventBus", "LiveEvent", "LiveTurns", "Subscription", "TurnFeed"]
 
 logger = logging.getLogger(__name__)
+
+RING_EVENTS: Final = 512
+RING_BYTES: Final = 256 * 1024
+FRAME_BYTES: Final = 300
+"""What a frame holds beside its text, about."""
 
 Handler = Callable[[str, Any], None]
 
@@ -72,7 +81,7 @@ class EventBus:
         for subscription in tuple(subscriptions):
             try:
                 subscription.handler(topic, event)
-            except Exception:  # noqa: BLE001 - boundary: one failing handler never hurts another
+            except Exception:  # boundary: one failing handler never hurts another
                 logger.exception("a handler of %s failed", subscription.pattern)
 
     def _remove(self, subscription: Subscription) -> None:
@@ -81,3 +90,165 @@ class EventBus:
             remaining.remove(subscription)
             if not remaining:
                 del self._handlers[subscription.pattern]
+
+
+class LiveEvent:
+    """An event of a running turn; its frame is encoded once, when somebody first wants it."""
+
+    __slots__ = ("_frame", "attempt", "data", "name", "seq", "session_id", "target", "turn_id")
+
+    def __init__(
+        self,
+        name: str,
+        data: dict[str, Any],
+        *,
+        session_id: str,
+        turn_id: str,
+        attempt: int,
+        seq: int,
+        target: str,
+    ) -> None:
+        self.name = name
+        self.data = data
+        self.session_id = session_id
+        self.turn_id = turn_id
+        self.attempt = attempt
+        self.seq = seq
+        self.target = target
+        self._frame: str | None = None
+
+    @property
+    def frame(self) -> str:
+        """The six fields as they go over the wire; the id is the same for everybody and at every replay."""
+        if self._frame is None:
+            self._frame = self.encode(self.data)
+        return self._frame
+
+    def encode(self, data: dict[str, Any]) -> str:
+        """The frame with other data, such as one with rendered Markdown added."""
+        if len(data) == 1 and (text := data.get("text")) is not None:
+            body = f'{{"text":{_encode_string(text)}}}'  # the shape of a delta, of which there are most
+        else:
+            body = encode_json(data)
+        return (
+            f'{{"msg_id":"{self.turn_id}.{self.attempt}.{self.seq}","msg_type":"event","source":"gateway",'
+            f'"target":"{self.target}","payload":{{"name":"{self.name}","session_id":"{self.session_id}",'
+            f'"turn_id":"{self.turn_id}","attempt":{self.attempt},"seq":{self.seq},"data":{body}}},'
+            f'"timestamp":"{now()}"}}'
+        )
+
+
+class TurnFeed:
+    """The live events of one attempt of a turn, and enough of them to bring a late reader up to date.
+
+    Keeps the last `RING_EVENTS` events or `RING_BYTES`, whichever is less; older ones are replaced by a
+    snapshot of what they came to.
+    """
+
+    def __init__(self, bus: EventBus, *, session_id: str, turn_id: str, attempt: int, channel: str) -> None:
+        self._bus = bus
+        self._topic = f"session.{session_id}"
+        self._ids = {"session_id": session_id, "turn_id": turn_id, "target": f"{channel}:{session_id}"}
+        self.turn_id = turn_id
+        self.attempt = attempt
+        self.seq = 0
+        self._ring: deque[tuple[LiveEvent, int]] = deque()
+        self._ring_bytes = 0
+        self._text: list[str] = []
+        self._segment = 0
+        self._reasoning: list[str] = []
+        self._tools: dict[str, dict[str, Any]] = {}
+        self._approval: dict[str, Any] | None = None
+
+    @property
+    def approval(self) -> dict[str, Any] | None:
+        """The question that the turn waits for."""
+        return self._approval
+
+    @property
+    def text(self) -> str:
+        """Everything the reader has been shown as the answer so far."""
+        return "".join(self._text)
+
+    @property
+    def segment(self) -> str:
+        """The text since the last tool call."""
+        return "".join(self._text[self._segment :])
+
+    def emit(self, name: str, data: dict[str, Any]) -> LiveEvent:
+        """Number an event, remember it, and publish it."""
+        self.seq += 1
+        event = LiveEvent(name, data, attempt=self.attempt, seq=self.seq, **self._ids)
+        self._remember(event)
+        self._bus.publish(self._topic, event)
+        return event
+
+    def keep(self, text: str, tools: list[dict[str, Any]]) -> None:
+        """Take over what stored steps of earlier attempts showed; they are not sent again as events."""
+        if text:
+            self._text.append(text)
+            self._segment = len(self._text)
+        self._tools.update((tool["call_id"], tool) for tool in tools)
+
+    def since(self, attempt: int | None, seq: int) -> list[LiveEvent] | None:
+        """The events after `seq` of this attempt, or `None` when they are not all here any more."""
+        if attempt != self.attempt or seq > self.seq:
+            return None
+        missed = [event for event, _ in self._ring if event.seq > seq]
+        return missed if len(missed) == self.seq - seq else None
+
+    def snapshot(self) -> LiveEvent:
+        """One event that replaces everything shown of this turn so far; carries the last event's number."""
+        data = {
+            "attempt": self.attempt,
+            "seq": self.seq,
+            "text": self.text,
+            "segment": self.segment,
+            "reasoning": "".join(self._reasoning),
+            "tools": list(self._tools.values()),
+            "approval": self._approval,
+        }
+        return LiveEvent("turn.snapshot", data, attempt=self.attempt, seq=self.seq, **self._ids)
+
+    def _remember(self, event: LiveEvent) -> None:
+        name, data = event.name, event.data
+        if name == "text.delta":
+            self._text.append(data["text"])
+        elif name == "reasoning.delta":
+            self._reasoning.append(data["text"])
+        elif name == "tool.started":
+            self._tools[data["call_id"]] = dict(data)
+            self._segment = len(self._text)
+        elif name == "tool.finished":
+            self._tools.setdefault(data["call_id"], {}).update(data)
+        elif name == "approval.requested":
+            self._approval = data
+        elif name == "approval.resolved":
+            self._approval = None
+        size = FRAME_BYTES + (len(data["text"]) if name.endswith(".delta") else len(event.frame))
+        self._ring.append((event, size))
+        self._ring_bytes += size
+        while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
+            self._ring_bytes -= self._ring.popleft()[1]
+
+
+class LiveTurns:
+    """The feeds of the turns that run now, by session."""
+
+    def __init__(self, bus: EventBus) -> None:
+        self.bus = bus
+        self._feeds: dict[str, TurnFeed] = {}
+
+    def open(self, session_id: str, turn_id: str, attempt: int, channel: str) -> TurnFeed:
+        """Begin the feed of an attempt."""
+        feed = TurnFeed(self.bus, session_id=session_id, turn_id=turn_id, attempt=attempt, channel=channel)
+        self._feeds[session_id] = feed
+        return feed
+
+    def close(self, session_id: str) -> None:
+        """The attempt is over; its terminal event is stored."""
+        self._feeds.pop(session_id, None)
+
+    def get(self, session_id: str) -> TurnFeed | None:
+        """The feed of the session's running turn."""
+        return self._feeds.get(session_id)

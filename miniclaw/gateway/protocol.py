@@ -148,15 +148,20 @@ class Inbound(GatewayMessage):
     channel: str
     account: str = ""
     sender: str = ""
-    """The user id where the channel authenticates users itself, else the platform's id of the person."""
+    """The platform's id of the person, or how the sender calls itself."""
+    user_id: str | None = None
+    """The user, where the channel authenticated one; else identity maps `sender` to a user."""
     conversation: str | None = None
-    """The platform's conversation key; pull channels name a session in the payload instead."""
+    """The platform's conversation key; pull channels name a session instead."""
+    session_id: str | None = None
+    """The session that a pull channel's peer named or is in."""
     thread: str | None = None
     direct: bool = True
     dedupe: tuple[str, ...] = ()
     """Ids under which the same message may come again; empty = `msg_id`."""
     reply_to: ReplyTarget | None = None
-    connection_id: str = ""
+    asks: bool = True
+    """Whether somebody is there to answer an approval."""
 
 
 class Receipt(BaseModel):

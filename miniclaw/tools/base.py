@@ -51,6 +51,10 @@ class Tool(ABC):
     """Old results may be cleared from the context, since the call can be repeated."""
     idempotent: bool = False
     """Running it twice is the same as running it once, so a crash may repeat it."""
+    wants_context: bool = False
+    """`execute` is also given `context`, a `ToolContext` or `None`, which the model never sees."""
+    origin: str = ""
+    """Where it comes from, for messages about it, such as a server's name; empty = where its code is."""
 
     @abstractmethod
     async def execute(self, **kwargs: Any) -> ToolResult:

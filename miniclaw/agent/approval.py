@@ -1,0 +1,280 @@
+"""Who may run a `write` tool: rules first, then a question to the person, stored before it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from miniclaw.agent.providers import ToolCall
+from miniclaw.config import ApprovalSettings, Clock
+from miniclaw.db import Database
+from miniclaw.errors import ProtocolError
+from miniclaw.gateway.events import TurnFeed
+from miniclaw.gateway.protocol import format_time, new_id
+from miniclaw.identity import OWNER
+from miniclaw.session.history import INTERRUPTED
+from miniclaw.session.models import Turn
+from miniclaw.session.turns import TurnStore
+from miniclaw.tools.base import Risk, Tool
+
+__all__ = ["ApprovalDesk", "Decision", "TurnGate"]
+
+logger = logging.getLogger(__name__)
+
+ALLOWED_BY_DEFAULT: Final = frozenset({"memory_save", "memory_update", "todo", "load_skill"})
+"""Write tools with a built-in allow rule; `approval.deny` overrides it."""
+
+Decision = Literal["once", "session", "always", "deny", "unattended"]
+State = Literal["asked", "approved", "denied", "unattended", "expired"]
+
+_STATES: Final[dict[str, State]] = {"deny": "denied", "unattended": "unattended"}
+
+DENIED: Final = "the user said no to this call; do not try it again in this turn, say what you could not do"
+UNATTENDED: Final = (
+    "nobody is there to approve this call, so it was denied; the operator can allow the tool with "
+    "`--allow {tool}` or `approval.allow` in miniclaw.toml"
+)
+EXPIRED: Final = "nobody answered the question in time, so the call was denied"
+
+_COLUMNS: Final = (
+    "approval_id, short_id, turn_id, session_id, user_id, call_id, tool, arguments, state, expires_at"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    """A question to a person."""
+
+    approval_id: str
+    short_id: str
+    turn_id: str
+    session_id: str
+    user_id: str
+    call_id: str
+    tool: str
+    arguments: dict[str, Any]
+    state: State
+    expires_at: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As events and lists show it."""
+        return {
+            "approval_id": self.approval_id,
+            "short_id": self.short_id,
+            "turn_id": self.turn_id,
+            "session_id": self.session_id,
+            "call_id": self.call_id,
+            "tool": self.tool,
+            "arguments": self.arguments,
+            "expires_at": format_time(self.expires_at),
+        }
+
+
+class ApprovalDesk:
+    """Stores questions and answers, and wakes the turns that wait for them.
+
+    The first answer wins; without one within `approval.timeout` seconds the call is denied. After a
+    restart the same question is asked again under the same id.
+    """
+
+    def __init__(self, database: Database, settings: ApprovalSettings, *, clock: Clock) -> None:
+        self._db = database
+        self._settings = settings
+        self._clock = clock
+        self._waiting: dict[str, asyncio.Future[State]] = {}
+
+    def rule(self, turn: Turn, tool: Tool) -> Literal["allow", "deny", "ask"]:
+        """What the rules say of a write tool for this user and session."""
+        if tool.name in self._settings.deny:
+            return "deny"
+        if tool.name in self._settings.allow or tool.name in ALLOWED_BY_DEFAULT:
+            return "allow"
+        rows = self._db.read(
+            "SELECT 1 FROM approval_rules WHERE user_id = ? AND session_id IN ('', ?) AND tool = ?",
+            (turn.user_id, turn.session_id, tool.name),
+        )
+        return "allow" if rows else "ask"
+
+    async def ask(self, turn: Turn, call: ToolCall, feed: TurnFeed) -> State:
+        """Commit the question, show it, and wait for the answer."""
+        approval = await self._open(turn, call)
+        if approval.state != "asked":
+            return approval.state
+        waiter = self._waiting.setdefault(approval.approval_id, asyncio.get_running_loop().create_future())
+        feed.emit("approval.requested", approval.to_dict())
+        try:
+            async with asyncio.timeout(max(0.0, approval.expires_at - self._clock())):
+                state = await asyncio.shield(waiter)
+        except TimeoutError:
+            state = await self._settle(approval.approval_id, "expired")
+        finally:
+            self._waiting.pop(approval.approval_id, None)
+        feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
+        return state
+
+    async def decide(self, reference: str, user_id: str, decision: Decision) -> Approval:
+        """Answer a question by its id or short id.
+
+        Raises:
+            ProtocolError: there is no such question of this user that is still open.
+        """
+        rows = self._db.read(
+            f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' "
+            "AND (approval_id = ? OR short_id = ?) AND (user_id = ? OR ? = 'owner')",
+            (reference, reference.lower(), user_id, user_id),
+        )
+        if not rows:
+            raise ProtocolError(
+                "approval_not_found", "There is no such open question; it may have been answered."
+            )
+        approval = _approval(rows[0])
+        await self._settle(approval.approval_id, _STATES.get(decision, "approved"))
+        if decision in ("session", "always"):
+            session_id = approval.session_id if decision == "session" else ""
+            row = (approval.user_id, session_id, approval.tool)
+            statement = "INSERT INTO approval_rules VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+            await self._db.write(lambda c: c.execute(statement, row).rowcount)
+        logger.info("approval %s of %s: %s", approval.approval_id, approval.tool, decision)
+        return approval
+
+    def open_for(self, user_id: str) -> list[Approval]:
+        """The questions that wait for this user; the owner sees everybody's."""
+        everybody = user_id == OWNER
+        rows = self._db.read(
+            f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' AND (? OR user_id = ?) "
+            "ORDER BY created_at LIMIT 100",
+            (everybody, user_id),
+        )
+        return [_approval(row) for row in rows]
+
+    async def close_turn(self, turn_id: str) -> None:
+        """The turn has ended: what it still asked is denied."""
+        statement = "UPDATE approvals SET state = 'denied' WHERE turn_id = ? AND state = 'asked'"
+        await self._db.write(lambda c: c.execute(statement, (turn_id,)).rowcount)
+
+    async def _open(self, turn: Turn, call: ToolCall) -> Approval:
+        digest = hashlib.sha256(f"{call.name}\x1f{call.raw}".encode()).hexdigest()
+        moment = self._clock()
+        expires_at = moment + self._settings.timeout
+
+        def operation(connection: sqlite3.Connection) -> Approval:
+            query = (
+                f"SELECT {_COLUMNS} FROM approvals WHERE turn_id = ? "
+                "AND (call_id = ? OR (digest = ? AND state = 'denied'))"
+            )
+            row = connection.execute(query, (turn.turn_id, call.id, digest)).fetchone()
+            if row is not None:
+                return _approval(row)
+            approval_id = new_id("apr")
+            values = (
+                *(approval_id, approval_id[-6:], turn.turn_id, turn.session_id, turn.user_id, call.id),
+                *(call.name, json.dumps(call.arguments, ensure_ascii=False), "asked", expires_at),
+            )
+            connection.execute(
+                f"INSERT INTO approvals ({_COLUMNS}, digest, created_at) VALUES ({', '.join('?' * 12)})",
+                (*values, digest, moment),
+            )
+            return _approval(values)
+
+        return await self._db.write(operation)
+
+    async def _settle(self, approval_id: str, state: State) -> State:
+        """Commit an answer; returns the one that won."""
+
+        def operation(connection: sqlite3.Connection) -> State:
+            connection.execute(
+                "UPDATE approvals SET state = ? WHERE approval_id = ? AND state = 'asked'",
+                (state, approval_id),
+            )
+            query = "SELECT state FROM approvals WHERE approval_id = ?"
+            winner: State = connection.execute(query, (approval_id,)).fetchone()[0]
+            return winner
+
+        winner = await self._db.write(operation)
+        waiter = self._waiting.get(approval_id)
+        if waiter is not None and not waiter.done():
+            waiter.set_result(winner)
+        return winner
+
+
+class TurnGate:
+    """The `ToolGate` of one turn: policy, question, and the mark that a write has begun.
+
+    Args:
+        pause: called with `True` while a person is asked, so that waiting is not the turn's time.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        feed: TurnFeed,
+        desk: ApprovalDesk,
+        turns: TurnStore,
+        *,
+        find: Callable[[str], Tool | None],
+        pause: Callable[[bool], None],
+        fence: int,
+    ) -> None:
+        self._turn = turn
+        self._feed = feed
+        self._desk = desk
+        self._turns = turns
+        self._find = find
+        self._pause = pause
+        self._fence = fence
+
+    async def admit(self, call: ToolCall, risk: Risk) -> str | None:
+        """Reads pass; a write passes by rule or by a person's yes, once, and is marked as begun."""
+        tool = self._find(call.name)
+        if risk == "forbidden" or tool is None:
+            return f"`{call.name}` may not be used here"
+        if risk == "read":
+            return None
+        if (
+            self._turn.attempt > 1
+            and not tool.idempotent
+            and self._turns.was_started(self._turn.turn_id, call.id)
+        ):
+            return INTERRUPTED
+        refusal = await self._refusal(tool, call)
+        if refusal is None and not tool.idempotent:
+            await self._turns.mark_started(self._turn.turn_id, call.id, fence=self._fence)
+        return refusal
+
+    async def _refusal(self, tool: Tool, call: ToolCall) -> str | None:
+        rule = self._desk.rule(self._turn, tool)
+        if rule != "ask":
+            return None if rule == "allow" else f"the operator does not allow `{tool.name}`"
+        if not self._turn.message.get("asks", True):
+            return UNATTENDED.format(tool=tool.name)
+        self._pause(True)
+        try:
+            state = await self._desk.ask(self._turn, call, self._feed)
+        finally:
+            self._pause(False)
+        if state == "approved":
+            return None
+        if state == "unattended":
+            return UNATTENDED.format(tool=tool.name)
+        return EXPIRED if state == "expired" else DENIED
+
+
+def _approval(row: Any) -> Approval:
+    return Approval(
+        approval_id=row[0],
+        short_id=row[1],
+        turn_id=row[2],
+        session_id=row[3],
+        user_id=row[4],
+        call_id=row[5],
+        tool=row[6],
+        arguments=json.loads(row[7]),
+        state=row[8],
+        expires_at=row[9],
+    )

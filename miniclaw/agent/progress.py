@@ -1,0 +1,128 @@
+"""What a turn has come to so far, and how its steps are shown to readers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from miniclaw.agent.providers import LLMChunk
+from miniclaw.agent.runtime import ToolFinished, ToolStarted
+from miniclaw.gateway.events import TurnFeed
+from miniclaw.memory.models import MemorySearchResult
+from miniclaw.session.models import Entry, TurnState, Usage
+from miniclaw.tools.context import ToolContext
+
+__all__ = ["Outcome", "Pause", "Progress", "keep_steps", "report", "show_chunk", "show_tool"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a turn came to, before it is committed."""
+
+    state: TurnState
+    data: dict[str, Any]
+    message: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """What the turn has used so far; a turn that ends early still reports it."""
+
+    usage: Usage
+    tools: list[dict[str, Any]]
+    memories: list[MemorySearchResult]
+    context: ToolContext
+    last_result: str = ""
+
+
+class Pause:
+    """Stops the turn's clock while a person is asked."""
+
+    def __init__(self, timer: asyncio.Timeout, show: Callable[[str], None]) -> None:
+        self._timer = timer
+        self._show = show
+        self._left: float | None = None
+
+    def __call__(self, paused: bool) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = self._timer.when()
+        if paused and deadline is not None:
+            self._left = deadline - loop.time()
+            self._timer.reschedule(None)
+        elif not paused and self._left is not None:
+            self._timer.reschedule(loop.time() + self._left)
+            self._left = None
+        self._show("waiting_approval" if paused else "running")
+
+
+def show_chunk(feed: TurnFeed, chunk: LLMChunk) -> None:
+    """Show a piece of the answer or of the reasoning."""
+    if chunk.text:
+        feed.emit("text.delta", {"text": chunk.text})
+    if chunk.reasoning:
+        feed.emit("reasoning.delta", {"text": chunk.reasoning})
+
+
+def show_tool(feed: TurnFeed, event: ToolStarted | ToolFinished, progress: Progress) -> None:
+    """Show that a call began or what came of it, and count it."""
+    call = event.call
+    if isinstance(event, ToolStarted):
+        arguments = call.arguments if call.arguments is not None else {"raw": call.raw}
+        feed.emit("tool.started", {"call_id": call.id, "name": call.name, "arguments": arguments})
+        return
+    result = event.result
+    progress.last_result = result.content
+    progress.tools.append({"call_id": call.id, "name": call.name, "ok": result.ok, "ms": event.ms})
+    logger.info("tool %s: %s in %d ms", call.name, "ok" if result.ok else "failed", event.ms)
+    feed.emit(
+        "tool.finished",
+        {
+            "call_id": call.id,
+            "name": call.name,
+            "ok": result.ok,
+            "content": result.content,
+            "ms": event.ms,
+        },
+    )
+
+
+def keep_steps(feed: TurnFeed, steps: list[Entry]) -> None:
+    """Show again what stored steps of earlier attempts had shown."""
+    text: list[str] = []
+    tools: dict[str, dict[str, Any]] = {}
+    for entry in steps:
+        message = entry.message
+        if message["role"] == "assistant":
+            text.append(message.get("content") or "")
+            for call in message.get("tool_calls") or ():
+                function = call["function"]
+                tools[call["id"]] = {
+                    "call_id": call["id"],
+                    "name": function["name"],
+                    "arguments": {"raw": function["arguments"]},
+                }
+        elif message["role"] == "tool" and message["tool_call_id"] in tools:
+            meta = entry.meta or {}
+            tools[message["tool_call_id"]].update(
+                ok=meta.get("ok", True), ms=meta.get("ms", 0), content=message["content"]
+            )
+    feed.keep("".join(text), list(tools.values()))
+
+
+def report(progress: Progress) -> dict[str, Any]:
+    """What every end tells: tokens, tools, memories."""
+    return {
+        "usage": progress.usage.to_dict(),
+        "tools": progress.tools,
+        "used_memories": [
+            {"memory_id": found.record.memory_id, "content": found.record.content}
+            for found in progress.memories
+        ],
+        "saved_memories": progress.context.saved_memories,
+    }

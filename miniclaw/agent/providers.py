@@ -1,0 +1,109 @@
+"""What the agent needs of a model, whoever serves it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self
+
+from miniclaw.session.models import Usage
+
+__all__ = ["Finish", "LLMChunk", "LLMProvider", "LLMResponse", "ModelInfo", "ToolCall"]
+
+Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the model asks for."""
+
+    id: str
+    name: str
+    raw: str
+    """The arguments as the model wrote them."""
+    arguments: dict[str, Any] | None
+    """The arguments as an object; `None` when they are not one."""
+
+    @classmethod
+    def of(cls, call_id: str, name: str, arguments: dict[str, Any]) -> ToolCall:
+        """A sound call."""
+        return cls(call_id, name, json.dumps(arguments, ensure_ascii=False), arguments)
+
+    def to_openai(self) -> Message:
+        """The call as a Chat Completions message carries it."""
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.raw}}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LLMResponse:
+    """A whole answer of the model."""
+
+    text: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    finish: Finish = "stop"
+    usage: Usage = field(default_factory=Usage)
+
+    def to_message(self) -> Message:
+        """The answer as an assistant message of the history."""
+        message: Message = {"role": "assistant", "content": self.text or None}
+        if self.tool_calls:
+            message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
+        return message
+
+
+@dataclass(slots=True)
+class LLMChunk:
+    """A piece of a streamed answer; the last one carries the whole `response`."""
+
+    text: str = ""
+    reasoning: str = ""
+    response: LLMResponse | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """Which model answers, for people."""
+
+    name: str
+    demo: bool = False
+    """The built-in demo: no model at all."""
+    where: str = ""
+    """The base URL or how it was found."""
+
+
+class LLMProvider(Protocol):
+    """A model behind whatever API.
+
+    Both methods raise `ModelError` with the `turn.failed` code that fits; a stream that ends without a
+    chunk that carries `response` was cut, which is a `ModelError` too.
+    """
+
+    @property
+    def info(self) -> ModelInfo:
+        """Which model this is."""
+        ...
+
+    async def chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> LLMResponse:
+        """Answer in one piece."""
+        ...
+
+    def stream(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> AsyncIterator[LLMChunk]:
+        """Answer piece by piece."""
+        ...
+
+    def with_model(self, name: str) -> Self:
+        """The same server with another model."""
+        ...
+
+    async def models(self) -> list[str]:
+        """The models that the server offers; empty when it does not tell."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections; may be called again."""
+        ...

@@ -1,0 +1,108 @@
+"""Which model answers: what is configured, else a server on this machine, else the built-in demo."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from miniclaw.agent.config import AgentConfig
+from miniclaw.agent.demo import DemoProvider
+from miniclaw.agent.openai_provider import OpenAIProvider
+from miniclaw.agent.providers import LLMProvider
+from miniclaw.config import ModelSettings
+from miniclaw.errors import ModelError
+
+__all__ = ["DEFAULT_MODEL", "LOCAL_PORTS", "choose_provider"]
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MODEL: Final = "gpt-4o-mini"
+"""Where neither a name is configured nor the server lists a chat model."""
+LOCAL_PORTS: Final = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
+PROBE_SECONDS: Final = 0.5
+"""How long a server on this machine may take to answer the probe."""
+LIST_SECONDS: Final = 5.0
+"""How long a configured server may take to list its models at start."""
+
+_NO_CHAT: Final = re.compile(
+    r"embed|whisper|tts|dall-e|image|moderation|rerank|audio|realtime|transcribe|speech|bge|-e5|davinci|babbage",
+    re.IGNORECASE,
+)
+
+
+async def choose_provider(
+    settings: ModelSettings, agent: AgentConfig, *, local_ports: Sequence[int] = tuple(LOCAL_PORTS)
+) -> LLMProvider:
+    """The provider for these settings; never fails, since the demo model is always there."""
+    key = settings.api_key.get_secret_value() if settings.api_key else ""
+    if key or settings.base_url:
+        return await _configured(settings, agent, key)
+    if settings.probe_local:
+        for port, models in zip(local_ports, await _probe(local_ports), strict=True):
+            if name := settings.name if settings.name in models else first_chat_model(models):
+                base_url = f"http://127.0.0.1:{port}/v1"
+                logger.info("model %s found at %s (%s)", name, base_url, LOCAL_PORTS.get(port, "local"))
+                return _provider(name, base_url, "local", settings, agent)
+    return DemoProvider()
+
+
+def first_chat_model(names: Sequence[str]) -> str | None:
+    """The first name in a server's list that does not look like anything but a chat model."""
+    return next((name for name in names if not _NO_CHAT.search(name)), None)
+
+
+async def _configured(settings: ModelSettings, agent: AgentConfig, key: str) -> LLMProvider:
+    name = agent.model or settings.name
+    provider = _provider(name or DEFAULT_MODEL, settings.base_url, key or "none", settings, agent)
+    if name:
+        return provider
+    try:
+        async with asyncio.timeout(LIST_SECONDS):
+            found = first_chat_model(await provider.models())
+    except (ModelError, TimeoutError) as error:
+        logger.warning("the model list could not be read (%s); using %s", error, DEFAULT_MODEL)
+        return provider
+    return provider.with_model(found) if found else provider
+
+
+def _provider(
+    name: str, base_url: str | None, key: str, settings: ModelSettings, agent: AgentConfig
+) -> OpenAIProvider:
+    return OpenAIProvider(
+        name,
+        api_key=key,
+        base_url=base_url,
+        temperature=agent.temperature,
+        max_tokens=agent.max_tokens,
+        connect_timeout=settings.connect_timeout,
+        read_timeout=settings.read_timeout,
+    )
+
+
+async def _probe(ports: Sequence[int]) -> list[list[str]]:
+    return await asyncio.gather(*(_models_at(port) for port in ports))
+
+
+async def _models_at(port: int) -> list[str]:
+    """Models that a server on this machine lists; none when nothing answers or it is one of ours."""
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            try:
+                # One GET by hand: at every start without a model, importing a client costs more than asking.
+                request = (
+                    f"GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nAccept: application/json\r\n\r\n"
+                )
+                writer.write(request.encode())
+                raw = await reader.read(1024 * 1024)
+            finally:
+                writer.close()
+        head, _, body = raw.partition(b"\r\n\r\n")
+        rows: Any = json.loads(body)["data"] if b" 200 " in head.split(b"\r\n", 1)[0] else []
+        return [str(row["id"]) for row in rows if row.get("owned_by") != "miniclaw"]
+    except (OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError):
+        return []

@@ -1,0 +1,261 @@
+"""One turn from its row to its end: context in, events out, every step stored before the next begins."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from miniclaw.agent.approval import ApprovalDesk, TurnGate
+from miniclaw.agent.ending import TurnEnding
+from miniclaw.agent.progress import Outcome, Pause, Progress, keep_steps, report, show_chunk, show_tool
+from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.agent.replies import limit_sentence, stopped_note
+from miniclaw.agent.runtime import AgentRuntime, Finished, ModelCalled, StoppedBy, ToolFinished, ToolStarted
+from miniclaw.agent.transcript import SessionTranscript
+from miniclaw.config import Clock
+from miniclaw.errors import MiniClawError, ModelError
+from miniclaw.gateway.events import EventBus, LiveTurns, TurnFeed
+from miniclaw.gateway.protocol import MessageType
+from miniclaw.memory.context import SystemPromptBuilder
+from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.memory.models import MemorySearchResult
+from miniclaw.memory.short_term import ShortTermMemory
+from miniclaw.session.manager import SessionManager
+from miniclaw.session.models import Entry, Session, Turn, Usage, title_of
+from miniclaw.session.turns import TurnStore
+from miniclaw.skills.manager import SkillManager
+from miniclaw.tools.base import ToolBox
+from miniclaw.tools.context import ToolContext
+
+__all__ = ["MailboxCommands", "TurnParts", "TurnRunner"]
+
+logger = logging.getLogger(__name__)
+
+
+class MailboxCommands(Protocol):
+    """Commands that wait their turn in the mailbox: `clear`, `compact`, `model`."""
+
+    async def run_queued(self, session: Session, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry one out and return its result; raises `ProtocolError` to refuse."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnParts:
+    """What a turn is made with."""
+
+    sessions: SessionManager
+    turns: TurnStore
+    live: LiveTurns
+    bus: EventBus
+    runtime: AgentRuntime
+    toolbox: ToolBox
+    desk: ApprovalDesk
+    ending: TurnEnding
+    memory: LongTermMemory
+    skills: SkillManager
+    prompt: SystemPromptBuilder
+    window: ShortTermMemory
+    data_dir: Path
+    clock: Clock
+    fence: int
+    attempts: int = 3
+    recall: int = 5
+    skill_tokens: int = 2_000
+
+
+class TurnRunner:
+    """Runs turns; the mailbox calls `run` for one turn of a session at a time."""
+
+    def __init__(self, parts: TurnParts, commands: MailboxCommands) -> None:
+        self._p = parts
+        self._commands = commands
+        self._cancelled: set[str] = set()
+        self._progress: dict[str, Progress] = {}
+
+    async def run(self, turn: Turn) -> None:
+        """Carry the turn to its end, or leave it open for the next start when the process is stopping."""
+        attempt = await self._p.turns.begin(turn, fence=self._p.fence)
+        if attempt is None:
+            await self._settle_unbegun(turn)
+            return
+        turn = replace(turn, attempt=attempt, state="running")
+        feed = self._p.live.open(turn.session_id, turn.turn_id, attempt, turn.channel)
+        logger.info("turn %s of session %s: attempt %d", turn.turn_id, turn.session_id, attempt)
+        try:
+            session = await self._p.sessions.get(turn.session_id)
+            if session is None:
+                logger.info("turn %s: its session was deleted", turn.turn_id)
+                return
+            self._p.ending.show_phase(session, turn, "running")
+            outcome = await self._attempt(turn, session, feed)
+            if not await self._end(turn, session, feed, outcome):
+                await self._end(turn, session, feed, self._cancelled_outcome(turn, feed))
+        finally:
+            self._p.live.close(turn.session_id)
+            self._progress.pop(turn.turn_id, None)
+            self._cancelled.discard(turn.turn_id)
+
+    def note_cancel(self, turn_id: str) -> None:
+        """The turn's cancel flag is committed: the next interruption of its task means cancelled."""
+        self._cancelled.add(turn_id)
+
+    async def settle_cancelled(self, turn: Turn) -> None:
+        """End a turn that was cancelled while it waited and has been taken out of the mailbox."""
+        await self._settle_unbegun(turn)
+        self._cancelled.discard(turn.turn_id)
+
+    async def _end(self, turn: Turn, session: Session, feed: TurnFeed, outcome: Outcome) -> bool:
+        return await self._p.ending.end(turn, session, feed, outcome, self._progress.get(turn.turn_id))
+
+    async def _settle_unbegun(self, turn: Turn) -> None:
+        """A turn that could not begin: cancelled while it waited, or ended by a former process."""
+        stored = self._p.turns.get(turn.turn_id)
+        session = await self._p.sessions.get(turn.session_id)
+        if stored is None or session is None or not stored.cancel_requested or stored.outcome:
+            return
+        feed = self._p.live.open(turn.session_id, turn.turn_id, stored.attempt, turn.channel)
+        try:
+            await self._end(turn, session, feed, self._cancelled_outcome(turn, feed))
+        finally:
+            self._p.live.close(turn.session_id)
+
+    async def _attempt(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
+        """One attempt; only an interruption that is no cancel gets out of it."""
+        try:
+            if turn.attempt > self._p.attempts:
+                raise ModelError("abandoned", f"This message was given up after {self._p.attempts} tries.")
+            if turn.message["msg_type"] == MessageType.COMMAND:
+                return await self._run_command(turn, session)
+            return await self._converse(turn, session, feed)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if turn.turn_id not in self._cancelled or task is None:
+                raise
+            task.uncancel()
+            return self._cancelled_outcome(turn, feed)
+        except ModelError as error:
+            return Outcome("failed", {"code": error.code, "message": str(error)})
+        except MiniClawError as error:
+            logger.warning("turn %s failed: %s", turn.turn_id, error)
+            return Outcome("failed", {"code": "internal", "message": str(error)})
+        except Exception:  # boundary: whatever breaks in a turn ends that turn and nothing else
+            logger.exception("turn %s broke", turn.turn_id)
+            text = "Something broke inside miniclaw; the log says what."
+            return Outcome("failed", {"code": "internal", "message": text})
+
+    async def _run_command(self, turn: Turn, session: Session) -> Outcome:
+        payload = turn.message["payload"]
+        result = await self._commands.run_queued(session, payload["name"], payload.get("args", {}))
+        data = {"reply_to": turn.message["msg_id"], "name": payload["name"], "ok": True, "result": result}
+        return Outcome("finished", data)
+
+    async def _converse(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
+        progress = await self._prepare(turn, session, feed)
+        transcript = SessionTranscript(
+            session,
+            turn,
+            sessions=self._p.sessions,
+            window=self._p.window,
+            system=self._system_prompt(session, progress.memories),
+            clock=self._p.clock,
+        )
+        stopped_by: StoppedBy | None = None
+        response = LLMResponse()
+        limit = self._p.runtime.config.turn_timeout
+        try:
+            async with asyncio.timeout(limit) as timer:
+                gate = TurnGate(
+                    turn,
+                    feed,
+                    self._p.desk,
+                    self._p.turns,
+                    find=self._p.toolbox.find,
+                    pause=Pause(timer, lambda phase: self._p.ending.show_phase(session, turn, phase)),
+                    fence=self._p.fence,
+                )
+                async for event in self._p.runtime.run(
+                    transcript,
+                    self._p.toolbox,
+                    gate,
+                    context=progress.context,
+                    model=session.metadata.get("model"),
+                ):
+                    match event:
+                        case LLMChunk():
+                            show_chunk(feed, event)
+                        case ToolStarted() | ToolFinished():
+                            show_tool(feed, event, progress)
+                        case ModelCalled():
+                            progress.usage = progress.usage.plus(event.usage)
+                        case Finished():
+                            response, stopped_by = event.response, event.stopped_by
+        except TimeoutError:
+            if not timer.expired():
+                raise
+            stopped_by = "seconds"
+        return self._finished(turn, progress, response, stopped_by)
+
+    async def _prepare(self, turn: Turn, session: Session, feed: TurnFeed) -> Progress:
+        """Store the user's message, recall, and tell readers that the turn begins."""
+        steps = session.steps_of(turn.turn_id)
+        if not steps:
+            message = {"role": "user", "content": turn.text}
+            await self._p.sessions.append(session, [Entry(turn.turn_id, 0, message, self._p.clock())])
+            if not session.title:
+                await self._p.sessions.update(session, title=title_of(turn.text))
+                self._p.ending.show_phase(session, turn, "running")
+        memories: list[MemorySearchResult] = []
+        if self._p.recall:
+            memories = await self._p.memory.search(turn.scope, turn.text, self._p.recall)
+        root = "groups" if turn.scope.startswith("grp_") else "users"
+        context = ToolContext(
+            user_id=turn.user_id,
+            scope=turn.scope,
+            session_id=turn.session_id,
+            turn_id=turn.turn_id,
+            workspace=self._p.data_dir / root / turn.scope / "workspace",
+        )
+        progress = Progress(Usage(), [], memories, context)
+        self._progress[turn.turn_id] = progress
+        keep_steps(feed, steps)
+        feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})
+        if turn.attempt > 1:
+            self._p.bus.publish(f"session.{turn.session_id}", feed.snapshot())
+        return progress
+
+    def _system_prompt(self, session: Session, memories: list[MemorySearchResult]) -> str:
+        self._p.skills.reload_if_changed()
+        active = session.metadata.get("skills") or ()
+        return self._p.prompt.build(
+            skills=self._p.skills.prompt(active, token_limit=self._p.skill_tokens),
+            memories=memories,
+            today=datetime.fromtimestamp(self._p.clock()).astimezone(),
+            summary=(session.metadata.get("summary") or {}).get("text", ""),
+        )
+
+    def _finished(
+        self, turn: Turn, progress: Progress, response: LLMResponse, stopped_by: StoppedBy | None
+    ) -> Outcome:
+        text = response.text
+        meta: dict[str, Any] = {"reasoning": response.reasoning} if response.reasoning else {}
+        if stopped_by is not None:
+            text = limit_sentence(stopped_by, turn.text, progress.last_result)
+            meta["stopped_by"] = stopped_by
+        data = {"text": text, **report(progress)}
+        if stopped_by is not None:
+            data["stopped_by"] = stopped_by
+        return Outcome("finished", data, {"role": "assistant", "content": text}, meta)
+
+    def _cancelled_outcome(self, turn: Turn, feed: TurnFeed) -> Outcome:
+        text = feed.segment.rstrip()
+        note = stopped_note(turn.text)
+        message = {"role": "assistant", "content": f"{text}\n\n{note}" if text else note}
+        progress = self._progress.get(turn.turn_id)
+        data = {"text": text, **(report(progress) if progress else {})}
+        return Outcome("cancelled", data, message, {"cancelled": True})

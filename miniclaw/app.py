@@ -1,0 +1,340 @@
+"""`MiniClaw`: wires the parts together, starts and stops them in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+from miniclaw.agent.approval import ApprovalDesk
+from miniclaw.agent.config import AgentConfig
+from miniclaw.agent.ending import TurnEnding
+from miniclaw.agent.providers import LLMProvider
+from miniclaw.agent.runtime import AgentRuntime
+from miniclaw.agent.select import choose_provider
+from miniclaw.agent.turn import TurnParts, TurnRunner
+from miniclaw.channel.base import Channel, Delivers
+from miniclaw.channel.cli import TerminalChannel
+from miniclaw.config import Clock, LoadedSettings
+from miniclaw.db import Database
+from miniclaw.errors import ProtocolError
+from miniclaw.gateway.access import HostRules
+from miniclaw.gateway.command_table import read_command
+from miniclaw.gateway.commands import CommandParts, Commands
+from miniclaw.gateway.connection import Hub
+from miniclaw.gateway.dispatcher import Dispatcher
+from miniclaw.gateway.events import EventBus, LiveEvent, LiveTurns
+from miniclaw.gateway.ingress import Ingress
+from miniclaw.gateway.protocol import TERMINAL_EVENTS, Inbound, MessageType, TextPayload, new_id, now
+from miniclaw.gateway.router import MessageRouter, pump
+from miniclaw.gateway.server import GatewayServer
+from miniclaw.identity import Identities
+from miniclaw.memory.context import SystemPromptBuilder
+from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.memory.short_term import ShortTermMemory
+from miniclaw.memory.tools import memory_tools
+from miniclaw.rundir import RunDir, RunningGateway, private_directory, read_or_make_token
+from miniclaw.session.mailbox import Mailbox
+from miniclaw.session.manager import SessionManager
+from miniclaw.session.outbox import Outbox
+from miniclaw.session.sqlite import SQLiteStorage
+from miniclaw.session.turns import TurnStore
+from miniclaw.skills.manager import SkillManager
+from miniclaw.skills.tools import skill_tools
+from miniclaw.tools.builtins import builtin_tools
+from miniclaw.tools.registry import ToolRegistry
+
+__all__ = ["MiniClaw"]
+
+logger = logging.getLogger(__name__)
+
+HOUSEKEEPING_SECONDS: Final = 600.0
+"""How often expired sessions and old de-duplication keys are cleaned up."""
+LIBRARY: Final = "library"
+"""The channel of `ask`; its turns are resumed like those of any other."""
+EVENTS: Final = 10_000
+"""Events that wait for a reader of `ask`; with more it loses deltas, never the end."""
+
+
+class MiniClaw:
+    """A whole gateway in one object: `async with MiniClaw(load_settings()) as claw: …`.
+
+    Args:
+        loaded: the settings and the data directory, which this process holds while it runs.
+        provider: the model; chosen from the settings when left out.
+        gateway: whether the raw WebSocket gateway is opened.
+        web: whether web chat, HTTP API and webhooks are opened.
+        clock: seconds since the epoch.
+
+    Raises:
+        ConfigError: (on entering) the directory is held by another process or a port is taken.
+        StorageError: (on entering) the database cannot be opened.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedSettings,
+        *,
+        provider: LLMProvider | None = None,
+        gateway: bool = True,
+        web: bool = True,
+        clock: Clock = time.time,
+    ) -> None:
+        self.settings = loaded.settings
+        self.data_dir = loaded.data_dir
+        self.bus = EventBus()
+        self.live = LiveTurns(self.bus)
+        self.channels: dict[str, Channel] = {}
+        self._clock = clock
+        self._wants = (gateway, web)
+        self._given_provider = provider
+        self._rundir = RunDir(self.data_dir)
+        self._db = Database(self.data_dir / "miniclaw.db", sync=self.settings.storage.sync)
+        self._push: dict[str, Delivers] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._started = False
+
+    async def __aenter__(self) -> Self:
+        private_directory(self.data_dir)
+        self._rundir.acquire()
+        try:
+            await self._start()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stop()
+
+    async def ask(
+        self, text: str, *, user_id: str = "owner", session_id: str | None = None
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Say something and get the turn's events as payloads; the last one is its end.
+
+        The message takes the same way as everybody's. Without `session_id` it begins a session; the
+        events name it.
+
+        Raises:
+            ProtocolError: the message was refused.
+        """
+        inbound = Inbound(
+            msg_id=new_id("msg"),
+            msg_type=MessageType.TEXT,
+            source=f"{LIBRARY}:{user_id}",
+            payload=TextPayload(text=text),
+            timestamp=now(),
+            channel=LIBRARY,
+            sender=user_id,
+            user_id=user_id,
+            session_id=session_id,
+        )
+        receipt = await self.router.route(inbound)
+        if not receipt.stored:
+            raise ProtocolError(receipt.code or "internal", receipt.message)
+        # No await since the receipt: the turn cannot have published anything yet.
+        events: asyncio.Queue[LiveEvent] = asyncio.Queue()
+
+        def take(topic: str, event: LiveEvent) -> None:
+            if event.turn_id == receipt.turn_id and (
+                events.qsize() < EVENTS or event.name in TERMINAL_EVENTS
+            ):
+                events.put_nowait(event)
+
+        subscription = self.bus.subscribe(f"session.{receipt.session_id}", take)
+        try:
+            while True:
+                event = await events.get()
+                yield {
+                    "name": event.name,
+                    "session_id": event.session_id,
+                    "turn_id": event.turn_id,
+                    "attempt": event.attempt,
+                    "seq": event.seq,
+                    "data": event.data,
+                }
+                if event.name in TERMINAL_EVENTS:
+                    return
+        finally:
+            subscription.close()
+
+    async def _start(self) -> None:
+        settings = self.settings
+        configured = settings.gateway.token
+        self.token = read_or_make_token(self.data_dir, configured.get_secret_value() if configured else None)
+        await self._db.open()
+        self.identities = Identities(self._db, clock=self._clock)
+        await self.identities.start(self.token)
+        self.config = AgentConfig(**settings.agent.model_dump())
+        self.provider = self._given_provider or await choose_provider(settings.model, self.config)
+        self._build_core()
+        self._build_turns()
+        await self._build_channels()
+        for channel in self.channels.values():
+            await channel.start()
+        await self._recover()
+        await self.dispatcher.start()
+        for channel in self.channels.values():
+            self._spawn(pump(channel, self.router))
+        self._spawn(self._keep_house())
+        self._started = True
+        self._announce()
+        logger.info("miniclaw runs on %s with model %s", self.data_dir, self.provider.info.name)
+
+    def _build_core(self) -> None:
+        """Sessions, memory, skills, tools."""
+        settings = self.settings
+        self.sessions = SessionManager(
+            SQLiteStorage(self._db),
+            clock=self._clock,
+            loaded=settings.storage.loaded_sessions,
+            ttl=settings.storage.session_ttl,
+            fence=self._db.epoch,
+        )
+        self.turns = TurnStore(self._db, self.identities, clock=self._clock)
+        self.outbox = Outbox(self._db, clock=self._clock)
+        self.memory = LongTermMemory(self.data_dir)
+        self.skills = SkillManager(self._skill_directories())
+        self.registry = ToolRegistry(
+            default_timeout=settings.agent.tool_timeout, result_chars=settings.tools.result_chars
+        )
+        for tool in (*builtin_tools(), *memory_tools(self.memory), *skill_tools(self.skills)):
+            self.registry.register(tool)
+
+    def _build_turns(self) -> None:
+        """The way of a message: router, ingress, mailbox, runner, dispatcher."""
+        settings, fence = self.settings, self._db.epoch
+        self.desk = ApprovalDesk(self._db, settings.approval, clock=self._clock)
+        ending = TurnEnding(self.turns, self.live, self.desk, push=self._push, clock=self._clock, fence=fence)
+        parts = TurnParts(
+            sessions=self.sessions,
+            turns=self.turns,
+            live=self.live,
+            bus=self.bus,
+            runtime=AgentRuntime(self.provider, self.config),
+            toolbox=self.registry,
+            desk=self.desk,
+            ending=ending,
+            memory=self.memory,
+            skills=self.skills,
+            prompt=SystemPromptBuilder(
+                self.config.system_prompt, recall_tokens=settings.memory.recall_tokens
+            ),
+            window=ShortTermMemory(settings.context.max_tokens),
+            data_dir=self.data_dir,
+            clock=self._clock,
+            fence=fence,
+            attempts=settings.limits.attempts,
+            recall=settings.memory.recall,
+            skill_tokens=settings.skills.prompt_tokens,
+        )
+        limits = settings.limits
+        self.mailbox = Mailbox(
+            lambda turn: self.runner.run(turn),
+            running=limits.running,
+            waiting=limits.waiting,
+            per_session=limits.waiting_per_session,
+        )
+        self.commands = Commands(
+            CommandParts(
+                sessions=self.sessions,
+                turns=self.turns,
+                mailbox=self.mailbox,
+                live=self.live,
+                desk=self.desk,
+                memory=self.memory,
+                skills=self.skills,
+                registry=self.registry,
+                provider=self.provider,
+            )
+        )
+        self.runner = TurnRunner(parts, self.commands)
+        self.ingress = Ingress(self.turns, self.mailbox, self.bus)
+        self.commands.connect(self.ingress, self.runner)
+        self.router = MessageRouter(read_command)
+        self.router.register(MessageType.TEXT, self.ingress.accept)
+        self.router.register(MessageType.COMMAND, self.commands.handle)
+        self.dispatcher = Dispatcher(self.outbox, self._push, self.bus, settings.delivery, clock=self._clock)
+
+    async def _build_channels(self) -> None:
+        gateway, web = self._wants
+        settings = self.settings
+        hub = Hub(self.bus, self.live, self.turns, soft_limit=settings.gateway.send_buffer_bytes)
+        self.terminal = TerminalChannel(hub)
+        self.channels[self.terminal.name] = self.terminal
+        rules = HostRules(settings.web.allowed_hosts, public_url=settings.web.public_url)
+        self.gateway: GatewayServer | None = None
+        self.web: Any = None
+        if gateway and settings.gateway.port is not None:
+            self.gateway = GatewayServer(
+                hub,
+                settings.gateway,
+                self.identities,
+                rules,
+                message_bytes=settings.limits.message_bytes,
+            )
+            self.channels[self.gateway.name] = self.gateway
+
+    async def _recover(self) -> None:
+        """Queue what a former process accepted and did not finish, before anything new comes in."""
+        left = await self.turns.open_turns((*self.channels, LIBRARY))
+        for turn in left:
+            self.mailbox.restore(turn)
+        if left:
+            logger.info("%d turns of a former process go on", len(left))
+
+    async def _keep_house(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_SECONDS)
+            await self.turns.forget_old()
+            await self.sessions.cleanup_expired(self.mailbox.is_busy)
+
+    def _announce(self) -> None:
+        import os
+
+        self._rundir.announce(
+            RunningGateway(
+                pid=os.getpid(),
+                gateway_port=self.gateway.port if self.gateway else None,
+                web_port=None,
+                token=self.token,
+            )
+        )
+
+    async def _stop(self) -> None:
+        """Take nothing new → let running turns end → deliver → close connections → close storage."""
+        if self._started:
+            await self.mailbox.stop(self.settings.limits.drain_seconds)
+            await self.dispatcher.stop(1.0)
+        for channel in self.channels.values():
+            await channel.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        if self._given_provider is None and hasattr(self, "provider"):
+            await self.provider.close()
+        await self._db.close()
+        self._rundir.release()
+        self._started = False
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("a part of the gateway ended", exc_info=error)
+
+    def _skill_directories(self) -> list[Any]:
+        from pathlib import Path
+
+        extra = [Path(path).expanduser() for path in self.settings.skills.paths]
+        return [self.data_dir / "skills", *extra, Path(__file__).parent / "skills" / "bundled"]

@@ -1,0 +1,102 @@
+/* Making elements, and remembering small things in the browser. */
+
+import { name, say } from "./i18n.js";
+
+export const $ = (id) => document.getElementById(id);
+
+/** An element. `t` and `label` are keys of texts (or `[key, values]`), `on…` are listeners. */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [key, value] of Object.entries(props)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key === "t") say(element, ...[value].flat());
+    else if (key === "label") name(element, ...[value].flat());
+    else if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+const SHAPES = {
+  menu: "M4 7h16M4 12h16M4 17h10",
+  plus: "M12 5v14M5 12h14",
+  send: "M12 19V5M5.5 11.5 12 5l6.5 6.5",
+  stop: "M7 7h10v10H7z",
+  copy: "M9 9h10v11H9zM5 15V4h10",
+  check: "M5 12.5 10 17.5 19 7",
+  cross: "M6.5 6.5 17.5 17.5M17.5 6.5 6.5 17.5",
+  right: "M9.5 6 15.5 12 9.5 18",
+  down: "M12 5v14M5.5 12.5 12 19l6.5-6.5",
+  bulb: "M9.5 17.5h5M10.5 20.5h3M12 3.5a5.5 5.5 0 0 0-3.2 10c.6.5.9 1 .9 1.7v.3h4.6v-.3c0-.7.3-1.2.9-1.7A5.5 5.5 0 0 0 12 3.5z",
+  shield: "M12 3.5 5 6v5.5c0 4.3 2.9 7.5 7 9 4.1-1.5 7-4.7 7-9V6zM12 8.5v4M12 15.7v.1",
+  warn: "M12 4.5 21 19.5H3zM12 10v4.5M12 17v.1",
+  system: "M4 5h16v11H4zM9 20h6M12 16v4",
+  light: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8M12 2.5v2M12 19.5v2M2.5 12h2M19.5 12h2M5.3 5.3l1.4 1.4M17.3 17.3l1.4 1.4M5.3 18.7l1.4-1.4M17.3 6.7l1.4-1.4",
+  dark: "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5z",
+};
+
+/** A drawn sign; it says nothing to a screen reader. */
+export function icon(shape) {
+  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
+  svg.setAttribute("viewBox", "0 0 24 24");
+  svg.setAttribute("class", "icon");
+  svg.setAttribute("aria-hidden", "true");
+  path.setAttribute("d", SHAPES[shape]);
+  svg.append(path);
+  return svg;
+}
+
+/** Storage that may be missing or full (private windows): then it forgets. */
+function memory(kind) {
+  const area = () => globalThis[kind];
+  return {
+    get(key, fallback = null) {
+      try {
+        return JSON.parse(area().getItem(`miniclaw.${key}`)) ?? fallback;
+      } catch {
+        return fallback;
+      }
+    },
+    set(key, value) {
+      try {
+        if (value === null || value === "") area().removeItem(`miniclaw.${key}`);
+        else area().setItem(`miniclaw.${key}`, JSON.stringify(value));
+      } catch {
+        /* nothing to do: the page works without it */
+      }
+    },
+  };
+}
+
+export const local = memory("localStorage");
+export const tab = memory("sessionStorage");
+
+export async function copyText(text) {
+  if (navigator.clipboard && isSecureContext) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      /* refused: the old way below may still work */
+    }
+  }
+  const area = h("textarea", { class: "offstage", "aria-hidden": "true" });
+  const focused = document.activeElement;
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  const copied = document.execCommand("copy");
+  area.remove();
+  focused?.focus?.();
+  return copied;
+}
+
+/** Tell somebody who cannot see the page. */
+export function announce(text) {
+  $("announcer").textContent = text;
+}
+
+export const newId = (prefix) =>
+  `${prefix}_${Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("")}`;

@@ -1,0 +1,15 @@
+/* Everything that streams is painted at most once a frame. */
+
+const waiting = new Set();
+
+/** Call `part.paint()` in the next frame. */
+export function soon(part) {
+  if (!waiting.size) requestAnimationFrame(flush);
+  waiting.add(part);
+}
+
+function flush() {
+  const parts = [...waiting];
+  waiting.clear();
+  for (const part of parts) part.paint();
+}

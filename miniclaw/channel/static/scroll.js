@@ -1,0 +1,87 @@
+/* The one owner of the scroll position: follows the end only while the reader is there. */
+
+const NEAR_PX = 4;
+
+export class ScrollKeeper {
+  #following = true;
+  #top = 0;
+  #height = 0;
+  #touching = false;
+
+  constructor(scroller, content, button) {
+    this.scroller = scroller;
+    this.button = button;
+    scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
+    scroller.addEventListener("wheel", (event) => event.deltaY < 0 && scroller.scrollTop > 0 && this.#leave(), { passive: true });
+    scroller.addEventListener("touchstart", () => (this.#touching = true), { passive: true });
+    for (const type of ["touchend", "touchcancel"]) {
+      addEventListener(type, () => (this.#touching = false), { passive: true });
+    }
+    button.addEventListener("click", () => this.toEnd());
+    const observer = new ResizeObserver(() => this.#grown());
+    observer.observe(content);
+    observer.observe(scroller);
+  }
+
+  /** Go to the end and stay there. */
+  toEnd() {
+    this.#following = true;
+    this.#stick();
+  }
+
+  /** Where the reader is, to come back to. */
+  save() {
+    return { following: this.#following, top: this.scroller.scrollTop };
+  }
+
+  restore(place) {
+    this.#following = place?.following ?? true;
+    if (this.#following) this.#stick();
+    else this.scroller.scrollTop = place.top;
+    this.#remember();
+  }
+
+  /** Change what is above without moving what the reader looks at. */
+  holding(element, change) {
+    const before = element.getBoundingClientRect().top;
+    this.scroller.classList.add("unanchored");
+    change();
+    this.scroller.scrollTop += element.getBoundingClientRect().top - before;
+    this.#remember();
+    requestAnimationFrame(() => this.scroller.classList.remove("unanchored"));
+  }
+
+  get #distance() {
+    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
+    return scrollHeight - scrollTop - clientHeight;
+  }
+
+  #scrolled() {
+    const { scrollTop, scrollHeight } = this.scroller;
+    if (this.#distance <= NEAR_PX) this.#following = true;
+    // A smaller page moves the position too; only a page that kept its height was scrolled by the reader.
+    else if (scrollTop < this.#top - 1 && scrollHeight >= this.#height) this.#following = false;
+    this.#remember();
+  }
+
+  #leave() {
+    this.#following = false;
+    this.#remember();
+  }
+
+  #grown() {
+    if (this.#following && !this.#touching) this.#stick();
+    else this.#remember();
+  }
+
+  #stick() {
+    this.scroller.scrollTop = this.scroller.scrollHeight;
+    this.#remember();
+  }
+
+  #remember() {
+    this.#top = this.scroller.scrollTop;
+    this.#height = this.scroller.scrollHeight;
+    this.button.hidden = this.#following || this.#distance < 80;
+  }
+}

@@ -1,0 +1,62 @@
+"""The command line: a file a subcommand, and nothing heavy is imported before it must be.
+
+`main` imports the standard library only; a subcommand's module is imported when it is the one that was
+asked for, and imports the rest of the program when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from miniclaw import __version__
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "serve": "run the gateway, the web chat and the HTTP API",
+    "chat": "talk in the terminal",
+    "mcp": "serve the tools to MCP clients",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 fine, 1 failed, 2 wrong use, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    chosen = next((word for word in arguments if not word.startswith("-")), None)
+    parser = argparse.ArgumentParser(
+        prog="miniclaw", description="A personal and team agent gateway.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"miniclaw {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+        if name == chosen:
+            module = importlib.import_module(f"miniclaw.cli.{name}_command")
+            _add_common(command)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    args = parser.parse_args(arguments)
+    try:
+        return int(args.run(args))
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:  # boundary: what reaches the user is one sentence
+        from miniclaw.errors import MiniClawError
+
+        if args.log_level == "debug" or not isinstance(error, MiniClawError):
+            raise
+        print(f"miniclaw: {error}", file=sys.stderr)
+        return 1
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("common")
+    group.add_argument(
+        "--config", metavar="FILE", help="settings; default: miniclaw.toml in the data directory"
+    )
+    group.add_argument("--data-dir", metavar="DIR", help="default: $MINICLAW_HOME or ~/.miniclaw")
+    group.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
+    group.add_argument("--log-file", metavar="FILE", help="default: standard error")

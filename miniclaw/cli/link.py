@@ -1,0 +1,101 @@
+"""The terminal's end of a conversation: inside this process, or over a WebSocket; both look the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from miniclaw.app import MiniClaw
+from miniclaw.config import LoadedSettings
+from miniclaw.errors import ConfigError
+from miniclaw.rundir import RunDir
+
+__all__ = ["Link", "open_link"]
+
+
+class Link(Protocol):
+    """Frames to and from a gateway."""
+
+    async def send(self, frame: dict[str, Any]) -> None:
+        """Send one frame."""
+        ...
+
+    def frames(self) -> AsyncIterator[dict[str, Any]]:
+        """Frames from the gateway until it closes."""
+        ...
+
+
+class _SocketLink:
+    """A link over a WebSocket."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+
+    async def send(self, frame: dict[str, Any]) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            await self._socket.send(json.dumps(frame))
+        except ConnectionClosed as error:
+            raise ConfigError(
+                "The gateway closed the connection; start it again and use --resume."
+            ) from error
+
+    async def frames(self) -> AsyncIterator[dict[str, Any]]:
+        from websockets.exceptions import ConnectionClosed
+
+        with contextlib.suppress(ConnectionClosed):
+            async for frame in self._socket:
+                yield json.loads(frame)
+
+
+@contextlib.asynccontextmanager
+async def open_link(
+    loaded: LoadedSettings, *, connect: str | None, user_id: str
+) -> AsyncIterator[tuple[Link, str]]:
+    """A link and a word on where it leads.
+
+    With `connect` to that URL; else to the gateway that runs on the data directory; else to a gateway of
+    this process's own.
+
+    Raises:
+        ConfigError: the gateway cannot be reached or refuses the token.
+    """
+    running = None if connect else RunDir(loaded.data_dir).running()
+    if connect or (running is not None and running.gateway_port is not None):
+        configured = loaded.settings.gateway.token
+        token = configured.get_secret_value() if configured else ""
+        url = connect or f"ws://127.0.0.1:{running.gateway_port if running else 0}/"
+        async with _connect(url, running.token if running else token) as socket:
+            yield _SocketLink(socket), url
+        return
+    port = {"gateway": loaded.settings.gateway.model_copy(update={"port": 0})}
+    settings = loaded.settings.model_copy(update=port)
+    own = LoadedSettings(settings=settings, data_dir=loaded.data_dir, origins=loaded.origins)
+    async with MiniClaw(own, web=False) as claw:
+        await claw.identities.ensure(user_id)
+        link = claw.terminal.link(user_id)
+        try:
+            model = claw.provider.info
+            yield link, model.name + (" (demo)" if model.demo else "")
+        finally:
+            await link.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _connect(url: str, token: str) -> AsyncIterator[Any]:
+    from websockets.asyncio.client import connect
+    from websockets.exceptions import InvalidHandshake, InvalidURI
+
+    headers = {} if "token=" in urlsplit(url).query or not token else {"Authorization": f"Bearer {token}"}
+    try:
+        socket = await connect(url, additional_headers=headers, compression=None, proxy=None, open_timeout=10)
+    except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
+        raise ConfigError(f"The gateway at {url.partition('?')[0]} cannot be reached: {error}.") from error
+    try:
+        yield socket
+    finally:
+        await socket.close()

@@ -1,0 +1,115 @@
+"""What the terminal shows: plain streamed text, one line a tool, questions in the user's language."""
+
+from __future__ import annotations
+
+import json
+import locale
+import os
+import sys
+from typing import Any
+
+from miniclaw import __version__
+
+__all__ = ["Screen"]
+
+
+class Screen:
+    """Writes events to standard output; with `quiet` it writes nothing of a turn."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._chinese = (
+            (locale.getlocale()[0] or os.environ.get("LANG", "")).lower().startswith(("zh", "chinese"))
+        )
+        self._column = 0
+
+    def banner(self, where: str) -> None:
+        """Who is there, and how to leave."""
+        leave = (
+            "Ctrl+C 停止回答，再按一次退出；/help 看命令"
+            if self._chinese
+            else "Ctrl+C stops, twice leaves; /help"
+        )
+        self._line(f"miniclaw {__version__} · {where} · {leave}")
+
+    def show(self, name: str, data: dict[str, Any]) -> None:
+        """Show one event of the turn."""
+        if self._quiet:
+            return
+        match name:
+            case "text.delta":
+                self._write(data["text"])
+            case "turn.snapshot":
+                self._end_line()
+                self._write(data["text"])
+            case "turn.queued":
+                self._dim(f"… {data['position']} " + ("条在前面" if self._chinese else "before this one"))
+            case "tool.started":
+                self._dim(f"⚙ {data['name']} {json.dumps(data['arguments'], ensure_ascii=False)}")
+            case "tool.finished":
+                mark = "✓" if data["ok"] else "✗"
+                first = (data["content"].strip().splitlines() or [""])[0]
+                self._dim(f"  {mark} {first[:200]} ({data['ms']} ms)")
+            case "turn.cancelled":
+                self._dim("（已停止）" if self._chinese else "(stopped)")
+            case "turn.finished":
+                self._finish(data)
+            case _:
+                pass
+
+    def ask(self, data: dict[str, Any]) -> str:
+        """Ask the person about a tool call; returns once, session, always or deny. Blocks; run in a thread."""
+        call = f"{data['tool']} {json.dumps(data['arguments'], ensure_ascii=False)}"
+        question = (
+            "允许吗？ [y] 这次 / [s] 本会话 / [a] 总是 / [n] 不"
+            if self._chinese
+            else ("Allow? [y] once / [s] this session / [a] always / [n] no")
+        )
+        self._line(f"? {call}\n  {question}")
+        answer = sys.stdin.readline().strip().lower()
+        return {"y": "once", "yes": "once", "s": "session", "a": "always"}.get(answer[:3], "deny")
+
+    def result(self, name: str, result: dict[str, Any]) -> None:
+        """Show what a command came to."""
+        for key, value in result.items():
+            if isinstance(value, list):
+                self._line(f"{key}:")
+                for item in value:
+                    self._line("  " + (_row(item) if isinstance(item, dict) else str(item)))
+            else:
+                self._line(f"{key}: {value}")
+
+    def error(self, message: str) -> None:
+        """One sentence on standard error."""
+        self._end_line()
+        print(f"miniclaw: {message}", file=sys.stderr, flush=True)
+
+    def _finish(self, data: dict[str, Any]) -> None:
+        if data.get("stopped_by"):
+            self._end_line()
+            self._write(data["text"])
+        self._end_line()
+        if saved := len(data["saved_memories"]):
+            self._dim(f"有 {saved} 条记忆插入" if self._chinese else f"{saved} memories saved")
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        if text:
+            self._column = 0 if text.endswith("\n") else 1
+
+    def _end_line(self) -> None:
+        if self._column and not self._quiet:
+            self._write("\n")
+
+    def _line(self, text: str) -> None:
+        self._end_line()
+        self._write(text + "\n")
+
+    def _dim(self, text: str) -> None:
+        self._line(f"\x1b[2m{text}\x1b[0m" if self._color else text)
+
+
+def _row(item: dict[str, Any]) -> str:
+    return " · ".join(str(value) for value in item.values() if value not in (None, "", []))

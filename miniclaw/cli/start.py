@@ -1,0 +1,54 @@
+"""What every command that runs the program does first: settings, logging, event loop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from miniclaw.config import LoadedSettings, load_settings
+
+__all__ = ["load", "run_async", "set_up_logging"]
+
+
+def load(args: argparse.Namespace, arguments: Mapping[str, Any] | None = None) -> LoadedSettings:
+    """The settings with the common arguments and those of a command applied."""
+    given = dict(arguments or {})
+    if args.log_level:
+        given["log.level"] = args.log_level
+    if args.log_file:
+        given["log.file"] = args.log_file
+    return load_settings(arguments=given, data_dir=args.data_dir, config_file=args.config)
+
+
+def set_up_logging(loaded: LoadedSettings, *, default: str | None = None) -> None:
+    """Log to the file that is set, else to standard error; never to standard output."""
+    log = loaded.settings.log
+    level = default if default and "log.level" not in loaded.origins else log.level
+    handler: logging.Handler
+    if log.file:
+        handler = logging.FileHandler(log.file, encoding="utf-8")
+    else:
+        handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    if level != "debug":
+        for noisy in ("httpx", "httpx2", "httpcore2", "openai", "websockets", "aiohttp.access"):
+            logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def run_async(work: Coroutine[Any, Any, int]) -> int:
+    """Run a command's coroutine, on uvloop where the platform has it."""
+    factory = None
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(work)

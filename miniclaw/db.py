@@ -1,0 +1,262 @@
+"""The one SQLite writer of a data directory, used on the event loop.
+
+Writes that are asked for in one iteration of the loop share a transaction; `await write(…)` returns after
+its commit. A commit in WAL mode costs tens of microseconds, less than a hop to a thread; what can take
+long (checkpoints, reads of many rows) does run in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+from miniclaw.errors import StorageError, StorageUnavailable
+
+__all__ = ["Database", "SCHEMA_VERSION"]
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SCHEMA_VERSION: Final = 1
+CHECKPOINT_PAGES: Final = 1000
+"""Pages (4 KiB) in the write-ahead log after which it is copied into the database, in a thread."""
+BUSY_TIMEOUT_MS: Final = 5000
+"""How long a write waits for a reader that holds the database, such as a backup."""
+
+SCHEMA: Final = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE users (
+  user_id TEXT PRIMARY KEY, role TEXT NOT NULL, token_hash TEXT UNIQUE, created_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE identities (
+  channel TEXT NOT NULL, account TEXT NOT NULL, platform_user TEXT NOT NULL, user_id TEXT NOT NULL,
+  PRIMARY KEY (channel, account, platform_user)
+) WITHOUT ROWID;
+CREATE TABLE logins (id_hash TEXT PRIMARY KEY, user_id TEXT NOT NULL, created_at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE sessions (
+  session_id TEXT PRIMARY KEY, user_id TEXT NOT NULL, channel TEXT NOT NULL, key TEXT UNIQUE, thread TEXT,
+  created_at REAL NOT NULL, updated_at REAL NOT NULL, metadata TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX sessions_by_user ON sessions (user_id, updated_at);
+CREATE TABLE entries (
+  session_id TEXT NOT NULL, position INTEGER NOT NULL, turn_id TEXT NOT NULL, step INTEGER NOT NULL,
+  body TEXT NOT NULL, PRIMARY KEY (session_id, position), UNIQUE (session_id, turn_id, step)
+) WITHOUT ROWID;
+CREATE TABLE turns (
+  n INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE, session_id TEXT NOT NULL,
+  user_id TEXT NOT NULL, channel TEXT NOT NULL, message TEXT NOT NULL, state TEXT NOT NULL,
+  attempt INTEGER NOT NULL DEFAULT 0, cancel_requested INTEGER NOT NULL DEFAULT 0,
+  created_at REAL NOT NULL, ended_at REAL, outcome TEXT
+);
+CREATE INDEX turns_open ON turns (n) WHERE state IN ('waiting', 'running');
+CREATE INDEX turns_by_session ON turns (session_id, n);
+CREATE TABLE dedupe (
+  key TEXT PRIMARY KEY, turn_id TEXT, session_id TEXT, result TEXT, created_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX dedupe_by_age ON dedupe (created_at);
+CREATE TABLE started_calls (
+  turn_id TEXT NOT NULL, call_id TEXT NOT NULL, PRIMARY KEY (turn_id, call_id)
+) WITHOUT ROWID;
+CREATE TABLE approvals (
+  approval_id TEXT PRIMARY KEY, short_id TEXT NOT NULL, turn_id TEXT NOT NULL, session_id TEXT NOT NULL,
+  user_id TEXT NOT NULL, call_id TEXT NOT NULL, tool TEXT NOT NULL, arguments TEXT NOT NULL,
+  digest TEXT NOT NULL, state TEXT NOT NULL, created_at REAL NOT NULL, expires_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX approvals_by_turn ON approvals (turn_id, call_id);
+CREATE TABLE approval_rules (
+  user_id TEXT NOT NULL, session_id TEXT NOT NULL, tool TEXT NOT NULL,
+  PRIMARY KEY (user_id, session_id, tool)
+) WITHOUT ROWID;
+CREATE TABLE deliveries (
+  key TEXT PRIMARY KEY, n INTEGER NOT NULL, part INTEGER NOT NULL, turn_id TEXT NOT NULL,
+  user_id TEXT NOT NULL, channel TEXT NOT NULL, account TEXT NOT NULL, conversation TEXT NOT NULL,
+  target TEXT NOT NULL, text TEXT NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
+  uncertain INTEGER NOT NULL DEFAULT 0, next_at REAL NOT NULL, handle TEXT, error TEXT, created_at REAL NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX deliveries_open ON deliveries (channel, n, part) WHERE state IN ('pending', 'sending');
+CREATE TABLE usage (
+  user_id TEXT NOT NULL, day TEXT NOT NULL, model TEXT NOT NULL, input_tokens INTEGER NOT NULL,
+  output_tokens INTEGER NOT NULL, calls INTEGER NOT NULL, PRIMARY KEY (user_id, day, model)
+) WITHOUT ROWID;
+"""
+
+
+class Database:
+    """One write connection, a reader in a thread, and group commit.
+
+    Attributes:
+        epoch: rises at each start; the fence that storage methods check.
+    """
+
+    def __init__(self, path: Path | str, *, sync: Literal["normal", "full"] = "normal") -> None:
+        self._path = str(path)
+        self._sync = sync
+        self._pending: list[tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]] = []
+        self._connection: sqlite3.Connection | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="miniclaw-db")
+        self._checkpoint: asyncio.Future[None] | None = None
+        self._commits = 0
+        self.epoch = 0
+
+    async def open(self) -> None:
+        """Open or create the database and begin a new epoch.
+
+        Raises:
+            StorageError: the file is no database of ours, or was written by a newer version.
+        """
+        try:
+            self._connection = self._connect()
+            self._prepare(self._connection)
+        except sqlite3.Error as error:
+            await self.close()
+            raise StorageError(f"`{self._path}` cannot be opened: {error}.") from error
+
+    async def close(self) -> None:
+        """Commit what is pending and close; may be called again."""
+        if self._pending:
+            self._flush()
+        if self._checkpoint is not None:
+            await asyncio.wait([self._checkpoint])
+        self._thread.shutdown(wait=True)
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def write(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Run `operation` in the transaction of this loop iteration; the result comes after the commit.
+
+        Operations run in the order of these calls. One that raises is rolled back by itself and its
+        exception is the caller's; the others are committed.
+
+        Raises:
+            StorageUnavailable: (from the future) the commit failed; nothing was changed.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        if self._connection is None:
+            future.set_exception(StorageUnavailable("The database is closed."))
+            return future
+        if not self._pending:
+            loop.call_soon(self._flush)
+        self._pending.append((operation, future))
+        return future
+
+    def read(self, query: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        """Rows of a small query (200 at most), at once; sees everything that was committed."""
+        return self._open_connection().execute(query, parameters).fetchall()
+
+    async def read_many(self, query: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        """Rows of a query that may be large, read in a thread."""
+
+        def fetch() -> list[Any]:
+            connection = self._connect()
+            try:
+                return connection.execute(query, parameters).fetchall()
+            finally:
+                connection.close()
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, fetch)
+
+    def _open_connection(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise StorageUnavailable("The database is closed.")
+        return self._connection
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={self._sync}")
+        connection.execute("PRAGMA wal_autocheckpoint=0")
+        connection.execute("BEGIN IMMEDIATE")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise StorageError(
+                f"`{self._path}` was written by a newer miniclaw (schema {version}); "
+                "upgrade miniclaw or choose another --data-dir."
+            )
+        if version == 0:
+            for statement in SCHEMA.split(";"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute(
+            "INSERT INTO meta VALUES ('epoch', '1') "
+            "ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+        )
+        self.epoch = int(connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0])
+        connection.execute("COMMIT")
+
+    def _flush(self) -> None:
+        batch, self._pending = self._pending, []
+        if not batch or self._connection is None:
+            return
+        connection = self._connection
+        done: list[tuple[asyncio.Future[Any], Any]] = []
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for operation, future in batch:
+                if not future.cancelled():
+                    self._run(connection, operation, future, done)
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            logger.error("a commit of %d writes failed: %s", len(batch), error)
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(StorageUnavailable(f"The database did not take a write: {error}."))
+            return
+        for future, result in done:
+            if not future.done():
+                future.set_result(result)
+        self._maybe_checkpoint()
+
+    @staticmethod
+    def _run(
+        connection: sqlite3.Connection,
+        operation: Callable[[sqlite3.Connection], Any],
+        future: asyncio.Future[Any],
+        done: list[tuple[asyncio.Future[Any], Any]],
+    ) -> None:
+        connection.execute("SAVEPOINT one")
+        try:
+            result = operation(connection)
+        except sqlite3.OperationalError:
+            raise  # the disk or the database itself: the whole transaction fails
+        except Exception as error:  # noqa: BLE001 - boundary: an operation's own error is its caller's alone
+            connection.execute("ROLLBACK TO one")
+            future.set_exception(error)
+        else:
+            done.append((future, result))
+        connection.execute("RELEASE one")
+
+    def _maybe_checkpoint(self) -> None:
+        self._commits += 1
+        if self._commits % 200 or self._checkpoint is not None or self._path == ":memory:":
+            return
+        wal = Path(self._path + "-wal")
+        if not wal.exists() or wal.stat().st_size < CHECKPOINT_PAGES * 4096:
+            return
+        loop = asyncio.get_running_loop()
+        self._checkpoint = loop.run_in_executor(self._thread, self._run_checkpoint)
+        self._checkpoint.add_done_callback(self._checkpoint_done)
+
+    def _run_checkpoint(self) -> None:
+        connection = self._connect()
+        try:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        finally:
+            connection.close()
+
+    def _checkpoint_done(self, future: asyncio.Future[None]) -> None:
+        self._checkpoint = None
+        if error := future.exception():
+            logger.warning("the write-ahead log could not be copied into the database: %s", error)

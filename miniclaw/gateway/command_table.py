@@ -1,0 +1,167 @@
+"""The commands of the protocol: their names, their arguments, and how they are read from typed text."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from miniclaw.errors import ProtocolError
+from miniclaw.gateway.pages import MAX_PAGE
+from miniclaw.gateway.protocol import CommandPayload
+
+__all__ = ["COMMANDS", "Args", "Command", "read_command", "validate"]
+
+
+class Args(BaseModel):
+    """No arguments."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class InSession(Args):
+    """A session; the current one when left out."""
+
+    session_id: str | None = None
+
+
+class Resume(Args):
+    """Where the reader stands."""
+
+    session_id: str | None = None
+    turn_id: str | None = None
+    attempt: int | None = None
+    after_seq: int | None = Field(default=None, ge=0)
+
+
+class History(Args):
+    """A page of a log."""
+
+    session_id: str | None = None
+    before: int | None = Field(default=None, ge=0)
+    limit: int = Field(default=50, ge=1, le=MAX_PAGE)
+
+
+class Cancel(Args):
+    """A turn; the running one when left out."""
+
+    turn_id: str | None = None
+    session_id: str | None = None
+
+
+class Approve(Args):
+    """Yes to a question, and for how long."""
+
+    approval_id: str
+    scope: Literal["once", "session", "always"] = "once"
+
+
+class Deny(Args):
+    """No to a question."""
+
+    approval_id: str
+    unattended: bool = False
+    """Nobody is there to be asked; the model is told how the tool can be allowed."""
+
+
+class Memories(Args):
+    """All, or those that fit a query."""
+
+    query: str = ""
+    limit: int = Field(default=100, ge=1, le=1000)
+
+
+class Remember(Args):
+    """What to keep."""
+
+    content: str = Field(min_length=1, max_length=4000)
+    context: str = Field(default="", max_length=2000)
+
+
+class Forget(Args):
+    """Which memory."""
+
+    memory_id: str
+
+
+class Compact(Args):
+    """What a summary should pay attention to."""
+
+    focus: str = ""
+    session_id: str | None = None
+
+
+class Model(Args):
+    """The model to switch to; none = only tell."""
+
+    name: str | None = None
+    session_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a command is read and where it runs."""
+
+    args: type[Args]
+    about: str
+    changes: bool = False
+    queued: bool = False
+    text: str | None = None
+    """The argument that a command typed as text gives its words to."""
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "ping": Command(Args, "tells that the gateway is there"),
+    "help": Command(Args, "lists the commands"),
+    "new": Command(Args, "begins a new session", changes=True),
+    "sessions": Command(Args, "lists your sessions"),
+    "resume": Command(
+        Resume, "goes on with a session and brings you up to date", changes=False, text="session_id"
+    ),
+    "history": Command(History, "shows a page of the session"),
+    "seen": Command(InSession, "marks the session as read", changes=True),
+    "cancel": Command(Cancel, "stops the running turn", changes=True, text="turn_id"),
+    "approve": Command(Approve, "lets a tool call run", changes=True, text="approval_id"),
+    "deny": Command(Deny, "refuses a tool call", changes=True, text="approval_id"),
+    "tools": Command(Args, "lists the tools"),
+    "skills": Command(Args, "lists the skills"),
+    "stats": Command(Args, "shows the tokens that you used"),
+    "memories": Command(Memories, "lists or searches your memories", text="query"),
+    "remember": Command(Remember, "saves a memory", changes=True, text="content"),
+    "forget": Command(Forget, "deletes a memory", changes=True, text="memory_id"),
+    "clear": Command(InSession, "lets the model forget the conversation", changes=True, queued=True),
+    "compact": Command(Compact, "puts a summary in the place of the conversation", True, True, "focus"),
+    "model": Command(Model, "shows the models or switches this session", True, True, "name"),
+}
+
+
+def read_command(text: str) -> CommandPayload | None:
+    """The command of a typed text such as `/remember I like tea`; `None` when it is none of ours."""
+    if text[:1] not in ("/", "!"):
+        return None
+    word, _, rest = text[1:].partition(" ")
+    command = COMMANDS.get(word)
+    if command is None:
+        return None
+    rest = rest.strip()
+    args: dict[str, Any] = {command.text: rest} if command.text and rest else {}
+    if word == "approve" and rest:
+        reference, *scope = shlex.split(rest) if rest.count('"') % 2 == 0 else [rest]
+        args = {"approval_id": reference, **({"scope": scope[0]} if scope else {})}
+    return CommandPayload(name=word, args=args)
+
+
+def validate(command: Command, payload: CommandPayload) -> Args:
+    """The arguments of a command as its model.
+
+    Raises:
+        ProtocolError: `bad_arguments`; the message names the argument.
+    """
+    try:
+        return command.args.model_validate(payload.args)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "args"
+        raise ProtocolError("bad_arguments", f"`{payload.name}`: `{where}`: {first['msg']}.") from error

@@ -1,0 +1,273 @@
+"""Commands of the protocol: what they are called, what they take, and what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from miniclaw.agent.approval import ApprovalDesk, Decision
+from miniclaw.agent.providers import LLMProvider
+from miniclaw.agent.turn import TurnRunner
+from miniclaw.errors import MemoryStoreError, ModelError, ProtocolError
+from miniclaw.gateway.command_table import (
+    COMMANDS,
+    Approve,
+    Args,
+    Cancel,
+    Deny,
+    Forget,
+    History,
+    InSession,
+    Memories,
+    Remember,
+    Resume,
+    validate,
+)
+from miniclaw.gateway.events import LiveTurns
+from miniclaw.gateway.ingress import Ingress
+from miniclaw.gateway.pages import message_page, session_row
+from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
+from miniclaw.memory.compaction import summary_request
+from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.session.mailbox import Mailbox
+from miniclaw.session.manager import SessionManager
+from miniclaw.session.models import Session
+from miniclaw.session.turns import TurnStore
+from miniclaw.skills.manager import SkillManager
+from miniclaw.tools.registry import ToolRegistry
+
+__all__ = ["CommandParts", "Commands", "skill_rows", "tool_rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandParts:
+    """What commands act upon."""
+
+    sessions: SessionManager
+    turns: TurnStore
+    mailbox: Mailbox
+    live: LiveTurns
+    desk: ApprovalDesk
+    memory: LongTermMemory
+    skills: SkillManager
+    registry: ToolRegistry
+    provider: LLMProvider
+
+
+class Commands:
+    """Carries out commands: most at once, past the mailbox; a few in it, in the order of the session."""
+
+    def __init__(self, parts: CommandParts) -> None:
+        self._p = parts
+        self._ingress: Ingress | None = None
+        self._runner: TurnRunner | None = None
+
+    def connect(self, ingress: Ingress, runner: TurnRunner) -> None:
+        """Give the two parts that are made after this one."""
+        self._ingress, self._runner = ingress, runner
+
+    async def handle(self, inbound: Inbound) -> Receipt:
+        """Carry out a command or queue it.
+
+        Raises:
+            ProtocolError: it is unknown, its arguments do not fit, or it cannot be done.
+        """
+        payload = inbound.payload
+        assert isinstance(payload, CommandPayload)
+        command = COMMANDS.get(payload.name)
+        if command is None:
+            known = ", ".join(COMMANDS)
+            raise ProtocolError(
+                "unknown_command", f"There is no command `{payload.name}`; there are: {known}."
+            )
+        args = validate(command, payload)
+        if command.queued:
+            return await self._queue(inbound)
+        action: Callable[[Inbound, Any], Awaitable[dict[str, Any]]] = getattr(self, f"_{payload.name}")
+        if command.changes:
+            key = (inbound.channel, inbound.user_id or inbound.sender, inbound.msg_id)
+            result = await self._p.turns.once(key, lambda: action(inbound, args))
+        else:
+            result = await action(inbound, args)
+        session_id = result.get("session_id") if payload.name in ("new", "resume") else None
+        return Receipt(status="answered", name=payload.name, result=result, session_id=session_id)
+
+    async def run_queued(self, session: Session, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Carry out a command whose turn has come in the mailbox."""
+        match name:
+            case "clear":
+                await self._p.sessions.update(session, cleared=len(session.messages), summary=None)
+                return {"session_id": session.session_id}
+            case "compact":
+                return await self._compact(session, str(args.get("focus", "")))
+            case _:
+                return await self._switch_model(session, args.get("name"))
+
+    async def _queue(self, inbound: Inbound) -> Receipt:
+        if inbound.session_id is None:
+            raise ProtocolError("bad_arguments", "There is no current session; name one as `session_id`.")
+        assert self._ingress is not None
+        return await self._ingress.accept(inbound)
+
+    async def _ping(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        return {"pong": True, "time": now()}
+
+    async def _help(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        return {"commands": [{"name": name, "about": c.about} for name, c in COMMANDS.items()]}
+
+    async def _new(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        session = await self._p.sessions.get_or_create(_user(inbound), inbound.channel)
+        return {"session_id": session.session_id}
+
+    async def _sessions(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        found = await self._p.sessions.list(_user(inbound))
+        return {"sessions": [session_row(s, self.phase(s.session_id)) for s in found[:500]]}
+
+    async def _resume(self, inbound: Inbound, args: Resume) -> dict[str, Any]:
+        session = await self._session(inbound, args.session_id)
+        running = self._p.mailbox.running(session.session_id)
+        if args.turn_id is not None:
+            turn = self._p.turns.get(args.turn_id)
+            if turn is None or turn.session_id != session.session_id:
+                raise ProtocolError("turn_not_found", "There is no such turn in this session.")
+        return {
+            "session_id": session.session_id,
+            "title": session.title,
+            "state": self.phase(session.session_id),
+            "turn_id": running.turn_id if running else None,
+        }
+
+    async def _history(self, inbound: Inbound, args: History) -> dict[str, Any]:
+        session = await self._session(inbound, args.session_id)
+        return await message_page(
+            self._p.sessions, session.session_id, _user(inbound), before=args.before, limit=args.limit
+        )
+
+    async def _seen(self, inbound: Inbound, args: InSession) -> dict[str, Any]:
+        found = await self._session(inbound, args.session_id)
+        session = await self._p.sessions.get(found.session_id) or found
+        session.metadata["seen"] = len(session.messages)
+        await self._p.sessions.storage.save(session)
+        return {"session_id": session.session_id}
+
+    async def _cancel(self, inbound: Inbound, args: Cancel) -> dict[str, Any]:
+        turn_id = args.turn_id
+        if turn_id is None:
+            session = await self._session(inbound, args.session_id)
+            running = self._p.mailbox.running(session.session_id)
+            turn_id = running.turn_id if running else None
+        cancelled = turn_id is not None and await self.cancel(turn_id, _user(inbound))
+        return {"turn_id": turn_id, "cancelled": cancelled}
+
+    async def cancel(self, turn_id: str, user_id: str) -> bool:
+        """End a turn of this user now; `False` when it has ended already.
+
+        Raises:
+            ProtocolError: `turn_not_found`: there is none, or it is another's.
+        """
+        turn = self._p.turns.get(turn_id)
+        if turn is None or turn.user_id != user_id:
+            raise ProtocolError("turn_not_found", "There is no such turn.")
+        if not await self._p.turns.request_cancel(turn_id):
+            return False
+        assert self._runner is not None
+        self._runner.note_cancel(turn_id)
+        if not self._p.mailbox.interrupt(turn_id, turn.session_id):
+            withdrawn = self._p.mailbox.withdraw(turn_id, turn.session_id)
+            if withdrawn is not None:
+                await self._runner.settle_cancelled(withdrawn)
+        return True
+
+    async def _approve(self, inbound: Inbound, args: Approve) -> dict[str, Any]:
+        approval = await self._p.desk.decide(args.approval_id, _user(inbound), args.scope)
+        return {"approval_id": approval.approval_id, "decision": args.scope}
+
+    async def _deny(self, inbound: Inbound, args: Deny) -> dict[str, Any]:
+        decision: Decision = "unattended" if args.unattended else "deny"
+        approval = await self._p.desk.decide(args.approval_id, _user(inbound), decision)
+        return {"approval_id": approval.approval_id, "decision": "deny"}
+
+    async def _tools(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        return {"tools": tool_rows(self._p.registry)}
+
+    async def _skills(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        return {"skills": skill_rows(self._p.skills)}
+
+    async def _stats(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        return {"usage": self._p.turns.usage_of(_user(inbound)), **self._p.mailbox.load}
+
+    async def _memories(self, inbound: Inbound, args: Memories) -> dict[str, Any]:
+        user_id = _user(inbound)
+        if args.query:
+            found = [r.record for r in await self._p.memory.search(user_id, args.query, args.limit)]
+        else:
+            found = (await self._p.memory.list(user_id))[: args.limit]
+        return {"memories": [record.model_dump(mode="json", exclude_none=True) for record in found]}
+
+    async def _remember(self, inbound: Inbound, args: Remember) -> dict[str, Any]:
+        record = await self._p.memory.save(_user(inbound), args.content, context=args.context, source="user")
+        return {"memory_id": record.memory_id}
+
+    async def _forget(self, inbound: Inbound, args: Forget) -> dict[str, Any]:
+        try:
+            deleted = await self._p.memory.delete(_user(inbound), args.memory_id)
+        except MemoryStoreError as error:
+            raise ProtocolError("bad_arguments", str(error)) from error
+        if not deleted:
+            raise ProtocolError("not_found", "There is no such memory.")
+        return {"memory_id": args.memory_id}
+
+    async def _compact(self, session: Session, focus: str) -> dict[str, Any]:
+        history = session.view()
+        if not history:
+            return {"session_id": session.session_id, "messages": 0}
+        earlier = (session.metadata.get("summary") or {}).get("text", "")
+        request = summary_request(history, earlier=earlier, focus=focus)
+        response = await self._p.provider.chat(request)
+        if not response.text.strip():
+            raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
+        summary = {"text": response.text.strip(), "position": len(session.messages)}
+        await self._p.sessions.update(session, summary=summary)
+        return {"session_id": session.session_id, "messages": len(history), "summary": summary["text"]}
+
+    async def _switch_model(self, session: Session, name: str | None) -> dict[str, Any]:
+        offered = await self._p.provider.models()
+        if name is not None:
+            if offered and name not in offered:
+                raise ModelError("model_not_found", f"The server has no model `{name}`.")
+            await self._p.sessions.update(session, model=name)
+        current = session.metadata.get("model") or self._p.provider.info.name
+        return {"model": current, "models": offered}
+
+    def phase(self, session_id: str) -> str:
+        """`idle`, `running` or `waiting_approval`."""
+        feed = self._p.live.get(session_id)
+        if feed is not None and feed.approval is not None:
+            return "waiting_approval"
+        return "running" if self._p.mailbox.is_busy(session_id) else "idle"
+
+    async def _session(self, inbound: Inbound, session_id: str | None) -> Session:
+        wanted = session_id or inbound.session_id
+        session = await self._p.sessions.owned(wanted, _user(inbound)) if wanted else None
+        if session is None:
+            raise ProtocolError("session_not_found", "There is no such session.")
+        return session
+
+
+def tool_rows(registry: ToolRegistry) -> list[dict[str, Any]]:
+    """The tools as lists show them."""
+    rows = []
+    for tool in registry:
+        risk = tool.risk if isinstance(tool.risk, str) else "depends"
+        rows.append({"name": tool.name, "description": tool.description, "risk": risk})
+    return rows
+
+
+def skill_rows(skills: SkillManager) -> list[dict[str, Any]]:
+    """The skills as lists show them."""
+    return [{"name": s.name, "description": s.description, "version": s.version} for s in skills.list()]
+
+
+def _user(inbound: Inbound) -> str:
+    return inbound.user_id or inbound.sender

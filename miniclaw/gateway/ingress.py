@@ -1,0 +1,86 @@
+"""The one way in: a message is stored, once, before anybody is told that it was taken."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, Literal
+
+from miniclaw.errors import ProtocolError, StaleFence, StorageError
+from miniclaw.gateway.events import EventBus, LiveEvent
+from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload
+from miniclaw.session.mailbox import Mailbox
+from miniclaw.session.turns import TurnStore
+
+__all__ = ["Ingress", "refusal"]
+
+logger = logging.getLogger(__name__)
+
+Status = Literal["busy", "refused", "unavailable"]
+
+_STATUS: Final[dict[str, Status]] = {
+    "session_busy": "busy",
+    "overloaded": "unavailable",
+    "draining": "unavailable",
+    "storage_unavailable": "unavailable",
+}
+
+
+def refusal(error: ProtocolError) -> Receipt:
+    """The receipt of a message that changed nothing."""
+    return Receipt(status=_STATUS.get(error.code, "refused"), code=error.code, message=str(error))
+
+
+class Ingress:
+    """Stores messages as turns and hands the turns to the mailbox, in the order in which they were stored."""
+
+    def __init__(self, turns: TurnStore, mailbox: Mailbox, bus: EventBus) -> None:
+        self._turns = turns
+        self._mailbox = mailbox
+        self._bus = bus
+
+    async def accept(self, inbound: Inbound) -> Receipt:
+        """Claim the message's ids, find or make its session and store the turn, in one transaction.
+
+        The receipt is given after the commit. A refused message claimed nothing, so that its repeat is
+        not taken for a duplicate. Must not be cancelled between the commit and the hand-over, so it runs
+        in the pump's tasks, never in a request's.
+        """
+        reserved: list[str] = []
+
+        def reserve(session_id: str) -> None:
+            self._mailbox.reserve(session_id)
+            reserved.append(session_id)
+
+        try:
+            _check_attachments(inbound)
+            accepted = await self._turns.accept(inbound, reserve)
+        except (ProtocolError, StorageError) as error:
+            for session_id in reserved:
+                self._mailbox.release(session_id)
+            if isinstance(error, ProtocolError):
+                return refusal(error)
+            logger.error("a message could not be stored: %s", error)
+            code = "draining" if isinstance(error, StaleFence) else "storage_unavailable"
+            return refusal(ProtocolError(code, "The message could not be stored; send it again in a moment."))
+        if accepted.turn is None:
+            return Receipt(status="duplicate", session_id=accepted.session_id, turn_id=accepted.turn_id)
+        self._mailbox.post(accepted.turn)
+        logger.info("turn %s of session %s accepted", accepted.turn_id, accepted.session_id)
+        self._bus.publish("message.inbound", accepted.turn)
+        if position := self._mailbox.position(accepted.turn):
+            event = LiveEvent(
+                "turn.queued",
+                {"position": position},
+                session_id=accepted.session_id,
+                turn_id=accepted.turn_id,
+                attempt=0,
+                seq=1,
+                target=f"{inbound.channel}:{accepted.session_id}",
+            )
+            self._bus.publish(f"session.{accepted.session_id}", event)
+        return Receipt(status="accepted", session_id=accepted.session_id, turn_id=accepted.turn_id)
+
+
+def _check_attachments(inbound: Inbound) -> None:
+    if isinstance(inbound.payload, TextPayload) and inbound.payload.attachments:
+        raise ProtocolError("unsupported", "This gateway takes no attachments.", reply_to=inbound.msg_id)

@@ -1,0 +1,90 @@
+"""Hands each inbound message to the handler of its type, and runs the pumps of the channels."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from miniclaw.channel.base import Channel
+from miniclaw.errors import ProtocolError
+from miniclaw.gateway.ingress import refusal
+from miniclaw.gateway.protocol import CommandPayload, Inbound, MessageType, Receipt, TextPayload
+
+__all__ = ["MessageRouter", "pump"]
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[Inbound], Awaitable[Receipt]]
+ReadsCommands = Callable[[str], CommandPayload | None]
+
+IN_FLIGHT: Final = 1000
+"""Messages of one channel that are being stored at once; a further one waits in the channel."""
+
+
+class MessageRouter:
+    """Routes by `msg_type`; a text that is a command, in a channel where people type, is that command."""
+
+    def __init__(self, read_command: ReadsCommands | None = None) -> None:
+        self._handlers: dict[MessageType, Handler] = {}
+        self._read_command = read_command
+
+    def register(self, msg_type: MessageType, handler: Handler) -> None:
+        """Let `handler` have all messages of a type.
+
+        Raises:
+            ValueError: the type has a handler.
+        """
+        if msg_type in self._handlers:
+            raise ValueError(f"{msg_type} has a handler already")
+        self._handlers[msg_type] = handler
+
+    async def route(self, inbound: Inbound, *, typed: bool = False) -> Receipt:
+        """Have a message carried out or stored; what cannot be is refused, never raised."""
+        if typed:
+            inbound = self._as_command(inbound)
+        handler = self._handlers.get(inbound.msg_type)
+        if handler is None:
+            error = ProtocolError("unsupported", f"Messages of type `{inbound.msg_type}` are not taken here.")
+            return refusal(error)
+        try:
+            return await handler(inbound)
+        except ProtocolError as error:
+            return refusal(error)
+        except Exception:  # boundary: one message that breaks a handler must not stop its channel
+            logger.exception("message %s broke its handler", inbound.msg_id)
+            return refusal(ProtocolError("internal", "Something broke inside miniclaw; the log says what."))
+
+    def _as_command(self, inbound: Inbound) -> Inbound:
+        payload = inbound.payload
+        if self._read_command is None or not isinstance(payload, TextPayload):
+            return inbound
+        if payload.text.startswith("//"):
+            plain = payload.model_copy(update={"text": payload.text[1:]})
+            return inbound.model_copy(update={"payload": plain})
+        command = self._read_command(payload.text)
+        if command is None:
+            return inbound
+        return inbound.model_copy(update={"payload": command, "msg_type": MessageType.COMMAND})
+
+
+async def pump(channel: Channel, router: MessageRouter) -> None:
+    """Take messages from a channel for ever and settle each.
+
+    Messages are stored in the order in which they were received; they share commits instead of waiting
+    for each other.
+    """
+    places = asyncio.Semaphore(IN_FLIGHT)
+    async with asyncio.TaskGroup() as group:
+
+        async def handle(inbound: Inbound) -> None:
+            try:
+                channel.settle(inbound, await router.route(inbound, typed=channel.typed))
+            finally:
+                places.release()
+
+        while True:
+            await places.acquire()
+            inbound = await channel.receive()
+            group.create_task(handle(inbound))

@@ -1,0 +1,121 @@
+"""Who speaks: users, their tokens, browser logins, and the people of platforms."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+import sqlite3
+from typing import Final
+
+from miniclaw.config import Clock
+from miniclaw.db import Database
+from miniclaw.errors import ConfigError
+from miniclaw.gateway.protocol import new_id
+
+__all__ = ["OWNER", "USER_ID", "Identities", "is_user_id"]
+
+OWNER: Final = "owner"
+"""The user whose token is `MINICLAW_TOKEN`; an admin."""
+USER_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+LOGIN_LIFETIME: Final = 90 * 24 * 3600.0
+"""Seconds after which a browser must open the URL with the token again."""
+
+
+def is_user_id(value: str) -> bool:
+    """Whether a text has the form of a user id."""
+    return USER_ID.fullmatch(value) is not None
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Identities:
+    """Maps tokens, logins and platform users to our users; kept in the database, cached in memory."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+        self._tokens: dict[str, str] = {}
+
+    async def start(self, owner_token: str) -> None:
+        """Make `owner` with this token and read all others."""
+
+        def operation(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+            connection.execute(
+                "INSERT INTO users VALUES (?, 'admin', ?, ?) "
+                "ON CONFLICT (user_id) DO UPDATE SET token_hash = excluded.token_hash",
+                (OWNER, _hash(owner_token), self._clock()),
+            )
+            oldest = self._clock() - LOGIN_LIFETIME
+            connection.execute("DELETE FROM logins WHERE created_at < ?", (oldest,))
+            return connection.execute(
+                "SELECT token_hash, user_id FROM users WHERE token_hash IS NOT NULL"
+            ).fetchall()
+
+        self._tokens = dict(await self._db.write(operation))
+
+    def user_of_token(self, token: str) -> str | None:
+        """The user of a bearer token, or `None`. Only hashes are compared, so timing tells nothing."""
+        return self._tokens.get(_hash(token)) if token else None
+
+    def exists(self, user_id: str) -> bool:
+        """Whether there is such a user."""
+        return bool(self._db.read("SELECT 1 FROM users WHERE user_id = ?", (user_id,)))
+
+    async def ensure(self, user_id: str) -> None:
+        """Make a user without a token if it is not there, such as the one of a webhook.
+
+        Raises:
+            ConfigError: the id does not have the form of one.
+        """
+        if not is_user_id(user_id):
+            raise ConfigError(f"`{user_id}` is no user id: a-z first, then a-z, 0-9, `_`, `-`, 32 at most.")
+        statement = "INSERT INTO users VALUES (?, 'user', NULL, ?) ON CONFLICT DO NOTHING"
+        await self._db.write(lambda c: c.execute(statement, (user_id, self._clock())).rowcount)
+
+    async def login(self, user_id: str) -> str:
+        """A fresh cookie value for a browser of this user."""
+        value = secrets.token_urlsafe(32)
+        row = (_hash(value), user_id, self._clock())
+        await self._db.write(lambda c: c.execute("INSERT INTO logins VALUES (?, ?, ?)", row).rowcount)
+        return value
+
+    def user_of_login(self, value: str) -> str | None:
+        """The user of a browser's cookie, or `None` when it is unknown or too old."""
+        rows = self._db.read(
+            "SELECT user_id FROM logins WHERE id_hash = ? AND created_at > ?",
+            (_hash(value), self._clock() - LOGIN_LIFETIME),
+        )
+        return str(rows[0][0]) if rows else None
+
+    def user_for(self, connection: sqlite3.Connection, channel: str, account: str, person: str) -> str:
+        """The user of a platform's person, inside the caller's transaction; a stranger gets one minted."""
+        return self._mapped(connection, channel, account, person, prefix="u", user=True)
+
+    def group_for(self, connection: sqlite3.Connection, channel: str, account: str, group: str) -> str:
+        """The `grp_…` scope of a platform's group, inside the caller's transaction; minted when new."""
+        return self._mapped(connection, channel, account, f"group:{group}", prefix="grp", user=False)
+
+    def _mapped(
+        self,
+        connection: sqlite3.Connection,
+        channel: str,
+        account: str,
+        person: str,
+        *,
+        prefix: str,
+        user: bool,
+    ) -> str:
+        key = (channel, account, person)
+        row = connection.execute(
+            "SELECT user_id FROM identities WHERE channel = ? AND account = ? AND platform_user = ?", key
+        ).fetchone()
+        if row is not None:
+            return str(row[0])
+        minted = new_id(prefix)
+        connection.execute("INSERT INTO identities VALUES (?, ?, ?, ?)", (*key, minted))
+        if user:
+            connection.execute("INSERT INTO users VALUES (?, 'user', NULL, ?)", (minted, self._clock()))
+        return minted

@@ -1,0 +1,170 @@
+"""What a memory record is, and its form as a Markdown file that a person can read and edit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
+
+from miniclaw.errors import MemoryStoreError
+from miniclaw.gateway.protocol import format_time, plain_text
+from miniclaw.text import FrontMatterProblem, parse_front_matter
+
+__all__ = [
+    "Category",
+    "MemoryRecord",
+    "MemorySearchResult",
+    "MemorySource",
+    "MemoryType",
+    "check_memory_id",
+    "is_group",
+    "make_record",
+    "parse_record",
+    "render_record",
+    "scope_parts",
+]
+
+MemoryType = Literal["episodic", "semantic", "procedural"]
+Category = Literal["fact", "preference", "task", "sensitive"]
+MemorySource = Literal["user", "agent", "tool"]
+
+MAX_CHARS: Final = 16_384
+"""Characters of a content or of a context; memory keeps facts, not documents."""
+
+_MEMORY_ID = re.compile(r"mem_[a-z0-9]{1,64}")
+_USER_ID = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_GROUP_ID = re.compile(r"grp_[a-z0-9]+")
+
+
+def _known_type(value: object) -> object:
+    return value if value in get_args(MemoryType) else "semantic"
+
+
+def _moment(value: object) -> object:
+    """A time in any ISO 8601 form as RFC 3339 in UTC with milliseconds; without a zone it is UTC."""
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = datetime.fromisoformat(value)
+        return format_time((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(f"{value!r} is not a time such as 2026-01-31T12:00:00Z") from error
+
+
+def _plain(value: object) -> object:
+    return plain_text(value) if isinstance(value, str) else value
+
+
+_Moment = Annotated[str, BeforeValidator(_moment)]
+_Text = Annotated[str, BeforeValidator(_plain), StringConstraints(max_length=MAX_CHARS)]
+
+
+class MemoryRecord(BaseModel):
+    """One thing that is remembered, in the words that are searched and shown."""
+
+    model_config = ConfigDict(frozen=True)
+
+    memory_id: Annotated[str, StringConstraints(pattern=r"^mem_[a-z0-9]{1,64}$")]
+    content: Annotated[_Text, StringConstraints(pattern=r"\S")]
+    context: _Text = ""
+    """When, where or why it came up."""
+    memory_type: Annotated[MemoryType, BeforeValidator(_known_type)] = "semantic"
+    category: Category = "fact"
+    key: Annotated[_Text, StringConstraints(min_length=1, max_length=200)] | None = None
+    """What a preference is about; one active preference a key."""
+    source: MemorySource = "user"
+    status: Literal["active", "superseded"] = "active"
+    superseded_by: str | None = None
+    created_at: _Moment
+    updated_at: _Moment
+    expires_at: _Moment | None = None
+
+    @property
+    def text(self) -> str:
+        """Type, content and context, a line each."""
+        return "\n".join(part for part in (self.memory_type, self.content, self.context) if part)
+
+    def is_current(self, now: str) -> bool:
+        """Whether it is neither replaced nor expired at `now`."""
+        return self.status == "active" and (self.expires_at is None or self.expires_at > now)
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySearchResult:
+    """A record and how well it fits the query; higher is better, never 0."""
+
+    record: MemoryRecord
+    score: float
+
+
+def is_group(scope: str) -> bool:
+    """Whether the scope is a group's rather than a user's."""
+    return scope.startswith("grp_")
+
+
+def scope_parts(scope: str) -> tuple[str, str, str]:
+    """The directory of a scope below the data directory, part by part.
+
+    Raises:
+        MemoryStoreError: `scope` is neither a user's nor a group's id.
+    """
+    pattern, top = (_GROUP_ID, "groups") if is_group(scope) else (_USER_ID, "users")
+    if pattern.fullmatch(scope) is None:
+        raise MemoryStoreError(f"{scope[:80]!r} is neither a user id nor a group id")
+    return top, scope, "memory"
+
+
+def check_memory_id(memory_id: str) -> str:
+    """The id itself.
+
+    Raises:
+        MemoryStoreError: it is not `mem_` and up to 64 small letters and digits.
+    """
+    if _MEMORY_ID.fullmatch(memory_id) is None:
+        raise MemoryStoreError(f"{memory_id[:80]!r} is no memory id; one looks like `mem_3f9c…`")
+    return memory_id
+
+
+def make_record(fields: Mapping[str, Any]) -> MemoryRecord:
+    """A record of checked fields; unknown ones are ignored.
+
+    Raises:
+        MemoryStoreError: a field is missing or wrong; the text names it.
+    """
+    try:
+        return MemoryRecord.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "record"
+        reason = "it is empty" if where == "content" and "pattern" in first["type"] else first["msg"]
+        raise MemoryStoreError(f"the memory's `{where}` cannot be used: {reason}") from error
+
+
+def render_record(record: MemoryRecord) -> str:
+    """The record as a Markdown file: what describes it in front, its content below, to the letter."""
+    import yaml
+
+    fields = record.model_dump(exclude={"memory_id", "content"}, exclude_none=True)
+    head = yaml.safe_dump(fields, allow_unicode=True, sort_keys=False, width=float("inf"))
+    return f"---\n{head}---\n{record.content}\n"
+
+
+def parse_record(text: str, *, memory_id: str, modified: float) -> MemoryRecord:
+    """The record in a file; the file's name is its id, and times that are missing are the file's.
+
+    Raises:
+        MemoryStoreError: the front matter or one of its fields cannot be used.
+    """
+    parsed = parse_front_matter(text)
+    if isinstance(parsed, FrontMatterProblem):
+        raise MemoryStoreError(f"line {parsed.line}: {parsed.reason}")
+    fields = {name: value for name, value in parsed.fields.items() if value != "" or name == "context"}
+    moment = format_time(modified)
+    content = parsed.body.removesuffix("\n")
+    return make_record(
+        {"created_at": moment, "updated_at": moment, **fields, "memory_id": memory_id, "content": content}
+    )

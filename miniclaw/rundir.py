@@ -1,0 +1,121 @@
+"""The data directory's `run/`: who holds it, and how others of the same user reach the holder."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from miniclaw.errors import ConfigError
+
+__all__ = ["RunDir", "RunningGateway", "private_directory", "read_or_make_token"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningGateway:
+    """Where the holder of a data directory listens."""
+
+    pid: int
+    gateway_port: int | None
+    web_port: int | None
+    token: str
+
+
+class RunDir:
+    """One process at a time writes a data directory; its holder tells the others where it listens."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._directory = data_dir / "run"
+        self._lock: IO[str] | None = None
+
+    def acquire(self) -> None:
+        """Take the lock for the life of this process.
+
+        Raises:
+            ConfigError: another process holds it, or the directory cannot be written.
+        """
+        try:
+            private_directory(self._directory)
+            self._lock = (self._directory / "lock").open("a", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"`{self._directory.parent}` cannot be written: {error.strerror}; choose another --data-dir."
+            ) from error
+        if not _try_lock(self._lock):
+            self._lock.close()
+            self._lock = None
+            raise ConfigError(
+                f"Another miniclaw is running on `{self._directory.parent}`; stop it, attach to it with "
+                "`miniclaw chat`, or choose another --data-dir."
+            )
+
+    def announce(self, gateway: RunningGateway) -> None:
+        """Write `run/gateway.json`, readable by this user only."""
+        path = self._directory / "gateway.json"
+        temporary = path.with_suffix(".tmp")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(gateway), file)
+        temporary.replace(path)
+
+    def release(self) -> None:
+        """Let others have the directory; may be called again."""
+        if self._lock is not None:
+            (self._directory / "gateway.json").unlink(missing_ok=True)
+            self._lock.close()
+            self._lock = None
+
+    def running(self) -> RunningGateway | None:
+        """The process that holds the directory now, or `None`; a file left by a crash counts for nothing."""
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            raw = json.loads((self._directory / "gateway.json").read_text(encoding="utf-8"))
+            with (self._directory / "lock").open("a", encoding="utf-8") as lock:
+                if not _try_lock(lock):
+                    return RunningGateway(**raw)
+        return None
+
+
+def private_directory(path: Path) -> None:
+    """Make a directory that only this user can enter."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def read_or_make_token(data_dir: Path, configured: str | None) -> str:
+    """The owner's token: the configured one, else a new one that is kept in the data directory's `.env`."""
+    if configured:
+        return configured
+    token = secrets.token_urlsafe(32)
+    path = data_dir / ".env"
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with open(descriptor, "a", encoding="utf-8") as file:
+        file.write(f"MINICLAW_TOKEN={token}\n")
+    return token
+
+
+if sys.platform == "win32":
+
+    def _try_lock(file: IO[str]) -> bool:
+        import msvcrt
+
+        file.seek(0)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+else:
+
+    def _try_lock(file: IO[str]) -> bool:
+        import fcntl
+
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True

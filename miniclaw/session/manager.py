@@ -1,0 +1,116 @@
+"""Sessions as the rest of the program uses them: found or made, loaded once, expired when idle."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from miniclaw.config import Clock
+from miniclaw.gateway.protocol import new_id
+from miniclaw.session.models import Entry, Session
+from miniclaw.session.storage import SessionStorage
+
+__all__ = ["SessionManager"]
+
+
+class SessionManager:
+    """Keeps the most recently used sessions loaded and every change stored first.
+
+    Args:
+        storage: the back end.
+        clock: seconds since the epoch.
+        loaded: sessions kept in memory at most; one in use may go beyond it until its turn ends.
+        ttl: seconds of idleness by channel after which `cleanup_expired` deletes a session.
+        fence: the epoch of this process, where the back end has one.
+    """
+
+    def __init__(
+        self,
+        storage: SessionStorage,
+        *,
+        clock: Clock,
+        loaded: int = 512,
+        ttl: Mapping[str, float] | None = None,
+        fence: int | None = None,
+    ) -> None:
+        self.storage = storage
+        self._clock = clock
+        self._limit = loaded
+        self._ttl = ttl or {}
+        self._fence = fence
+        self._loaded: OrderedDict[str, Session] = OrderedDict()
+
+    async def get(self, session_id: str) -> Session | None:
+        """The session with its whole log, or `None`."""
+        session = self._loaded.get(session_id)
+        if session is None:
+            session = await self.storage.load(session_id)
+            if session is None:
+                return None
+            # Two callers may have loaded it at once; the first one's object is the one everybody uses.
+            session = self._loaded.setdefault(session_id, session)
+            while len(self._loaded) > self._limit:
+                self._loaded.popitem(last=False)
+        self._loaded.move_to_end(session_id)
+        return session
+
+    async def get_or_create(
+        self, user_id: str, channel: str, *, conversation: str | None = None, thread: str | None = None
+    ) -> Session:
+        """The user's session of a conversation, or a new one; without a conversation always a new one."""
+        key = "\x1f".join((channel, "", conversation, thread or "", user_id)) if conversation else None
+        if key is not None:
+            for known in await self.storage.list(user_id):
+                if known.key == key:
+                    return await self.get(known.session_id) or known
+        moment = self._clock()
+        session = Session(
+            session_id=new_id("ses"),
+            user_id=user_id,
+            channel=channel,
+            key=key,
+            thread=thread,
+            created_at=moment,
+            updated_at=moment,
+        )
+        await self.storage.save(session, fence=self._fence)
+        return await self.get(session.session_id) or session
+
+    async def owned(self, session_id: str, user_id: str) -> Session | None:
+        """The session if it belongs to the user; another's is the same as none."""
+        session = self._loaded.get(session_id) or await self.storage.load(session_id, last=0)
+        return session if session is not None and session.user_id == user_id else None
+
+    async def append(self, session: Session, entries: Sequence[Entry]) -> None:
+        """Store entries, then show them in the loaded log."""
+        await self.storage.append(session.session_id, entries, fence=self._fence)
+        session.extend(list(entries))
+
+    async def update(self, session: Session, **metadata: Any) -> None:
+        """Store changed metadata; a value of `None` removes the key."""
+        merged = {**session.metadata, **metadata}
+        session.metadata = {key: value for key, value in merged.items() if value is not None}
+        session.updated_at = self._clock()
+        await self.storage.save(session, fence=self._fence)
+
+    async def delete(self, session_id: str) -> bool:
+        """Remove a session with everything in it; whether there was one."""
+        self._loaded.pop(session_id, None)
+        return await self.storage.delete(session_id)
+
+    async def list(self, user_id: str | None = None) -> list[Session]:
+        """Sessions without their logs, the latest first."""
+        return await self.storage.list(user_id)
+
+    async def cleanup_expired(self, is_busy: Callable[[str], bool]) -> int:
+        """Delete sessions idle beyond their channel's TTL, never one that `is_busy`; returns how many."""
+        if not self._ttl:
+            return 0
+        deleted = 0
+        for session in await self.storage.list():
+            ttl = self._ttl.get(session.channel)
+            idle = self._clock() - session.updated_at
+            if ttl is not None and idle > ttl and not is_busy(session.session_id):
+                deleted += await self.delete(session.session_id)
+        return deleted

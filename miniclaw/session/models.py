@@ -1,0 +1,165 @@
+"""A session and the entries of its log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation
+
+from miniclaw.session.history import HistoryView
+
+__all__ = ["Entry", "Session", "Turn", "TurnState", "Usage", "title_of"]
+
+TITLE_LENGTH: Final = 60
+
+TurnState = Literal["waiting", "running", "finished", "failed", "cancelled"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One step of a turn in the session's log; never changed once it is appended."""
+
+    turn_id: str
+    step: int
+    """0 is the user's message; `(turn_id, step)` is unique, so a repeat is no second entry."""
+    message: dict[str, Any]
+    """The message in Chat Completions form: `role`, `content`, `tool_calls`, `tool_call_id`."""
+    at: float = 0.0
+    """Seconds since the epoch; for people, never for order."""
+    meta: dict[str, Any] | None = None
+    """What a model does not see: `reasoning`, `ok`, `ms`, `cancelled`, `stopped_by`."""
+    position: int = -1
+    """Place in the log, from 0; set when it is appended."""
+
+    def body(self) -> dict[str, Any]:
+        """What is stored beside `turn_id`, `step` and `position`."""
+        body: dict[str, Any] = {"message": self.message, "at": self.at}
+        if self.meta:
+            body["meta"] = self.meta
+        return body
+
+    @classmethod
+    def from_body(cls, turn_id: str, step: int, position: int, body: dict[str, Any]) -> Entry:
+        """The entry of a stored body; unknown fields are ignored."""
+        return cls(turn_id, step, body["message"], body.get("at", 0.0), body.get("meta"), position)
+
+
+class Session(BaseModel):
+    """A conversation: whose it is, where it is held, and its log."""
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    session_id: str
+    user_id: str
+    """The user, or the group scope (`grp_…`), that it belongs to."""
+    channel: str
+    key: str | None = None
+    """The platform's conversation key, where the channel has one."""
+    thread: str | None = None
+    created_at: float = 0.0
+    updated_at: float = 0.0
+    messages: SkipValidation[list[Entry]] = Field(default_factory=list, exclude=True)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """`title`, `model`, `skills` (active ones), `summary`."""
+    _view: HistoryView = PrivateAttr(default_factory=HistoryView)
+    _viewed: int = PrivateAttr(default=0)
+    _start: int = PrivateAttr(default=0)
+
+    @property
+    def title(self) -> str:
+        """What a list shows: the set title, else the first line of the first message."""
+        return str(self.metadata.get("title") or "")
+
+    def extend(self, entries: list[Entry]) -> None:
+        """Take entries that were stored into the loaded log; one that is there already is passed over."""
+        have = {(entry.turn_id, entry.step) for entry in self.messages[-64:]}
+        for entry in entries:
+            if (entry.turn_id, entry.step) not in have:
+                entry.position = self.messages[-1].position + 1 if self.messages else 0
+                self.messages.append(entry)
+
+    @property
+    def start(self) -> int:
+        """The position from which on a model sees the log: after a `/clear` or behind the summary."""
+        summary = self.metadata.get("summary") or {}
+        return max(int(self.metadata.get("cleared") or 0), int(summary.get("position") or 0))
+
+    def view(self) -> list[dict[str, Any]]:
+        """The legal history as a model may see it; costs the new entries and one list copy."""
+        if self.start != self._start:
+            self._view, self._viewed, self._start = HistoryView(), self.start, self.start
+        if self._viewed < len(self.messages):
+            self._view.extend(entry.message for entry in self.messages[self._viewed :])
+            self._viewed = len(self.messages)
+        return self._view.messages()
+
+    def steps_of(self, turn_id: str) -> list[Entry]:
+        """The entries of the last turn, oldest first, if it is `turn_id`."""
+        steps: list[Entry] = []
+        for entry in reversed(self.messages):
+            if entry.turn_id != turn_id:
+                break
+            steps.append(entry)
+        return steps[::-1]
+
+
+def title_of(text: str) -> str:
+    """The first line of a message, shortened, as the title of its session."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """An accepted message: the inbox row is the turn row."""
+
+    n: int
+    """Rises over all turns; orders everything."""
+    turn_id: str
+    session_id: str
+    user_id: str
+    """Who sent it; budget and approvals are theirs, also in a group."""
+    scope: str
+    """Whose session it is: `user_id`, or the group's `grp_…`."""
+    channel: str
+    message: dict[str, Any]
+    """The inbound message with its envelope, as stored."""
+    state: TurnState = "waiting"
+    attempt: int = 0
+    cancel_requested: bool = False
+    outcome: dict[str, Any] | None = None
+    """`{"name": "turn.finished", "data": {…}}` of an ended turn."""
+
+    @property
+    def text(self) -> str:
+        """What the user said; empty for a command."""
+        return str(self.message["payload"].get("text", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens that model calls used; counted by user, day and model."""
+
+    model: str = ""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 0
+
+    def plus(self, other: Usage) -> Usage:
+        """Both together; the model is the later one's."""
+        return Usage(
+            model=other.model or self.model,
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            calls=self.calls + other.calls,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As events show it."""
+        return {
+            "model": self.model,
+            "input_tokens": self.input_tokens,
+            "output_tokens": self.output_tokens,
+            "calls": self.calls,
+        }

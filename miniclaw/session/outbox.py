@@ -1,0 +1,134 @@
+"""Answers that a push channel still has to send: rows that survive a crash."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from miniclaw.config import Clock
+from miniclaw.db import Database
+from miniclaw.gateway.protocol import ReplyTarget
+
+__all__ = ["Delivery", "Outbox", "insert_deliveries"]
+
+DeliveryState = Literal["pending", "sending", "sent", "dead"]
+
+_COLUMNS: Final = (
+    "key, n, part, turn_id, user_id, channel, account, conversation, target, text, state, attempts, "
+    "uncertain, next_at, handle, error, created_at"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One part of an answer on its way."""
+
+    key: str
+    """`<turn_id>.<part>`: the idempotency key of every try."""
+    n: int
+    """The turn's number; with `part` the order in the conversation."""
+    part: int
+    turn_id: str
+    user_id: str
+    channel: str
+    account: str
+    conversation: str
+    target: ReplyTarget
+    text: str
+    state: DeliveryState = "pending"
+    attempts: int = 0
+    uncertain: bool = False
+    """A try began whose outcome is not known, so the next one is marked as possibly repeated."""
+    next_at: float = 0.0
+    handle: str | None = None
+    error: str | None = None
+    created_at: float = 0.0
+
+
+def insert_deliveries(connection: sqlite3.Connection, deliveries: Sequence[Delivery]) -> None:
+    """Store rows inside the caller's transaction; one that is there stays as it is."""
+    marks = ", ".join("?" * 17)
+    connection.executemany(
+        f"INSERT INTO deliveries ({_COLUMNS}) VALUES ({marks}) ON CONFLICT DO NOTHING",
+        [
+            (
+                *(d.key, d.n, d.part, d.turn_id, d.user_id, d.channel, d.account, d.conversation),
+                *(d.target.model_dump_json(), d.text, d.state, d.attempts, int(d.uncertain)),
+                *(d.next_at, d.handle, d.error, d.created_at),
+            )
+            for d in deliveries
+        ],
+    )
+
+
+class Outbox:
+    """The delivery rows: what is open, and what became of each try."""
+
+    def __init__(self, database: Database, *, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+
+    async def open_rows(self, channels: Collection[str]) -> list[Delivery]:
+        """Rows still to send, in order; one left `sending` by a crash has an unknown outcome."""
+        marks = ", ".join("?" * len(channels))
+        rows = await self._db.read_many(
+            f"SELECT {_COLUMNS} FROM deliveries WHERE state IN ('pending', 'sending') "
+            f"AND channel IN ({marks}) ORDER BY n, part",
+            tuple(channels),
+        )
+        return [_delivery(row) for row in rows]
+
+    def of_user(self, user_id: str | None) -> list[Delivery]:
+        """The latest rows that are not sent, of one user or of all; dead letters among them."""
+        where = "user_id = ? AND" if user_id else ""
+        rows = self._db.read(
+            f"SELECT {_COLUMNS} FROM deliveries WHERE {where} state != 'sent' ORDER BY n DESC, part LIMIT 100",
+            (user_id,) if user_id else (),
+        )
+        return [_delivery(row) for row in rows]
+
+    async def begin(self, delivery: Delivery) -> None:
+        """Commit `sending` before the platform is called."""
+        await self._update(delivery.key, "state = 'sending', attempts = attempts + 1, uncertain = 1")
+
+    async def sent(self, delivery: Delivery, handle: str | None) -> None:
+        """The platform took it."""
+        await self._update(delivery.key, "state = 'sent', handle = ?, error = NULL", handle)
+
+    async def retry(self, delivery: Delivery, error: str, *, at: float, uncertain: bool) -> None:
+        """It is tried again at `at`; `uncertain` when the platform may have taken it."""
+        changes = "state = 'pending', error = ?, next_at = ?, uncertain = ?"
+        await self._update(delivery.key, changes, error, at, int(uncertain))
+
+    async def dead(self, delivery: Delivery, error: str) -> None:
+        """Nobody tries it again by itself."""
+        await self._update(delivery.key, "state = 'dead', error = ?", error)
+
+    async def _update(self, key: str, changes: str, *values: Any) -> None:
+        statement = f"UPDATE deliveries SET {changes} WHERE key = ?"
+        await self._db.write(lambda c: c.execute(statement, (*values, key)).rowcount)
+
+
+def _delivery(row: tuple[Any, ...]) -> Delivery:
+    return Delivery(
+        key=row[0],
+        n=row[1],
+        part=row[2],
+        turn_id=row[3],
+        user_id=row[4],
+        channel=row[5],
+        account=row[6],
+        conversation=row[7],
+        target=ReplyTarget.model_validate(json.loads(row[8])),
+        text=row[9],
+        state=row[10],
+        attempts=row[11],
+        uncertain=bool(row[12]),
+        next_at=row[13],
+        handle=row[14],
+        error=row[15],
+        created_at=row[16],
+    )

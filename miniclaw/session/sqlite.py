@@ -1,0 +1,169 @@
+"""Sessions and their logs in the data directory's database."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from miniclaw.db import Database
+from miniclaw.errors import StaleFence, StorageError
+from miniclaw.session.models import Entry, Session
+from miniclaw.session.storage import SessionStorage
+
+__all__ = ["SQLiteStorage", "append_entries", "check_fence", "insert_session"]
+
+logger = logging.getLogger(__name__)
+
+SMALL_READ: Final = 200
+"""Rows up to which a read runs on the loop."""
+
+_COLUMNS: Final = "session_id, user_id, channel, key, thread, created_at, updated_at, metadata"
+
+
+def check_fence(connection: sqlite3.Connection, fence: int | None) -> None:
+    """Refuse a writer whose epoch is over.
+
+    Raises:
+        StaleFence: another process opened the database since.
+    """
+    if fence is None:
+        return
+    epoch = connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+    if epoch is not None and int(epoch[0]) > fence:
+        raise StaleFence("Another process has taken over this data directory; this one must stop.")
+
+
+def insert_session(connection: sqlite3.Connection, session: Session) -> None:
+    """Store everything but the log, over what is there."""
+    connection.execute(
+        f"INSERT INTO sessions ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (session_id) DO UPDATE SET updated_at = excluded.updated_at, metadata = excluded.metadata",
+        (
+            session.session_id,
+            session.user_id,
+            session.channel,
+            session.key,
+            session.thread,
+            session.created_at,
+            session.updated_at,
+            json.dumps(session.metadata, ensure_ascii=False),
+        ),
+    )
+
+
+def append_entries(connection: sqlite3.Connection, session_id: str, entries: Sequence[Entry]) -> None:
+    """Add entries to a log inside the caller's transaction; a repeat of a `(turn_id, step)` is left out."""
+    row = connection.execute(
+        "SELECT MAX(position) FROM entries WHERE session_id = ?", (session_id,)
+    ).fetchone()
+    position = 0 if row[0] is None else row[0] + 1
+    for entry in entries:
+        body = json.dumps(entry.body(), ensure_ascii=False, separators=(",", ":"))
+        cursor = connection.execute(
+            "INSERT INTO entries VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (session_id, position, entry.turn_id, entry.step, body),
+        )
+        if cursor.rowcount:
+            entry.position = position
+            position += 1
+
+
+class SQLiteStorage(SessionStorage):
+    """The default back end; many writes share one commit, large reads run in a thread."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    async def load(
+        self, session_id: str, *, last: int | None = None, before: int | None = None
+    ) -> Session | None:
+        rows = self._db.read(f"SELECT {_COLUMNS} FROM sessions WHERE session_id = ?", (session_id,))
+        if not rows:
+            return None
+        session = _session(rows[0])
+        end = before if before is not None else self._next_position(session_id)
+        start = max(0, end - last) if last is not None else 0
+        query = (
+            "SELECT position, turn_id, step, body FROM entries "
+            "WHERE session_id = ? AND position >= ? AND position < ? ORDER BY position"
+        )
+        parameters = (session_id, start, end)
+        few = end - start <= SMALL_READ
+        found = self._db.read(query, parameters) if few else await self._db.read_many(query, parameters)
+        session.messages = _entries(session_id, found)
+        return session
+
+    async def save(self, session: Session, *, fence: int | None = None) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            check_fence(connection, fence)
+            insert_session(connection, session)
+
+        await self._db.write(operation)
+
+    async def append(self, session_id: str, entries: Sequence[Entry], *, fence: int | None = None) -> None:
+        def operation(connection: sqlite3.Connection) -> None:
+            check_fence(connection, fence)
+            known = connection.execute("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,))
+            if known.fetchone() is None:
+                raise StorageError(f"There is no session `{session_id}`.")
+            append_entries(connection, session_id, entries)
+
+        await self._db.write(operation)
+
+    async def delete(self, session_id: str) -> bool:
+        def operation(connection: sqlite3.Connection) -> bool:
+            turns = "SELECT turn_id FROM turns WHERE session_id = ?"
+            for table in ("started_calls", "deliveries"):
+                connection.execute(f"DELETE FROM {table} WHERE turn_id IN ({turns})", (session_id,))
+            for table in ("entries", "turns", "approvals", "approval_rules"):
+                connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+            # De-duplication keys stay, without text: a retry of a deleted message must not start a turn.
+            connection.execute("UPDATE dedupe SET result = NULL WHERE session_id = ?", (session_id,))
+            cursor = connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+            return cursor.rowcount > 0
+
+        return await self._db.write(operation)
+
+    async def list(self, user_id: str | None = None) -> list[Session]:
+        where, parameters = ("WHERE user_id = ?", (user_id,)) if user_id is not None else ("", ())
+        rows = await self._db.read_many(
+            f"SELECT {_COLUMNS} FROM sessions {where} ORDER BY updated_at DESC, session_id DESC", parameters
+        )
+        return [_session(row) for row in rows]
+
+    def _next_position(self, session_id: str) -> int:
+        rows = self._db.read("SELECT MAX(position) FROM entries WHERE session_id = ?", (session_id,))
+        return 0 if rows[0][0] is None else int(rows[0][0]) + 1
+
+
+def _session(row: tuple[Any, ...]) -> Session:
+    return Session(
+        session_id=row[0],
+        user_id=row[1],
+        channel=row[2],
+        key=row[3],
+        thread=row[4],
+        created_at=row[5],
+        updated_at=row[6],
+        metadata=json.loads(row[7]),
+    )
+
+
+def _entries(session_id: str, rows: Sequence[tuple[int, str, int, str]]) -> list[Entry]:
+    """Parse all bodies in one pass; where one is corrupt, each by itself, and the bad ones are left out."""
+    try:
+        bodies = from_json("[" + ",".join(row[3] for row in rows) + "]")
+        return [Entry.from_body(row[1], row[2], row[0], body) for row, body in zip(rows, bodies, strict=True)]
+    except (ValueError, KeyError, TypeError):
+        entries = []
+        for row in rows:
+            try:
+                entries.append(Entry.from_body(row[1], row[2], row[0], from_json(row[3])))
+            except (ValueError, KeyError, TypeError):
+                logger.error("entry %d of session %s cannot be read and is passed over", row[0], session_id)
+        return entries

@@ -1,0 +1,190 @@
+"""Reads skill files: `<name>/SKILL.md` of the Agent Skills standard (agentskills.io), and single Markdown files.
+
+Owns the file formats and which of two skills of one name counts. A file that cannot be used becomes a
+finding and keeps no other from loading.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from miniclaw.errors import SkillError
+from miniclaw.skills.models import Skill, SkillFinding
+from miniclaw.text import FrontMatter, FrontMatterProblem, parse_front_matter
+
+__all__ = ["LoadedSkills", "Signature", "SkillLoader"]
+
+Signature = tuple[int, int, int]
+"""Time of change, size and inode: what tells a changed file from an unchanged one without reading it."""
+
+STANDARD_FILE: Final = "SKILL.md"
+MAX_FILE_BYTES: Final = 256 * 1024
+"""A larger file would fill the model's window and is no skill."""
+
+_LIMITS: Final = {"name": 64, "description": 1024, "compatibility": 500}
+_TEXTS: Final = ("license", "compatibility", "author", "version")
+_LISTS: Final = ("tags", "required_tools", "trigger", "allowed-tools")
+_STANDARD_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_SEPARATOR = re.compile(r"[,，、;；\n]")
+
+
+@dataclass(slots=True)
+class LoadedSkills:
+    """What a load gave: usable skills by name, and what was wrong with the other files."""
+
+    skills: dict[str, Skill] = field(default_factory=dict)
+    findings: list[SkillFinding] = field(default_factory=list)
+
+
+class SkillLoader:
+    """Loads skills; a file that did not change since the last load is not read again."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[Signature, Skill | SkillFinding]] = {}
+
+    def load_file(self, path: Path) -> Skill:
+        """The skill in a file, or in the `SKILL.md` of a directory.
+
+        Raises:
+            SkillError: it cannot be used; the text names file, line and reason.
+        """
+        result = _read(path / STANDARD_FILE if path.is_dir() else path)
+        if isinstance(result, SkillFinding):
+            raise SkillError(str(result))
+        return result
+
+    def load(self, directories: Iterable[Path]) -> LoadedSkills:
+        """The skills of several directories; of two with one name, that of the earlier directory counts."""
+        loaded = LoadedSkills()
+        known: dict[Path, tuple[Signature, Skill | SkillFinding]] = {}
+        for directory in directories:
+            here: dict[str, Path] = {}
+            for path, signature in _files(directory).items():
+                before = self._known.get(path)
+                result = before[1] if before and before[0] == signature else _read(path)
+                known[path] = signature, result
+                if isinstance(result, SkillFinding):
+                    loaded.findings.append(result)
+                elif result.name in here:
+                    reason = f"the name `{result.name}` is taken by {here[result.name]}"
+                    loaded.findings.append(SkillFinding(path, 1, reason))
+                else:
+                    here[result.name] = path
+                    loaded.skills.setdefault(result.name, result)
+        self._known = known
+        return loaded
+
+    def scan(self, directories: Iterable[Path]) -> list[tuple[Path, Signature]]:
+        """What tells whether a new load could give something else; opens no file."""
+        return [item for directory in directories for item in _files(directory).items()]
+
+
+def _files(directory: Path) -> dict[Path, Signature]:
+    """The skill files of a directory, in order of their names."""
+    found: dict[Path, Signature] = {}
+    try:
+        names = sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return found
+    except OSError:
+        return {directory: (0, 0, 0)}  # reading it gives the finding
+    for name in names:
+        if name.startswith("."):
+            continue
+        path = directory / name if name.endswith(".md") else directory / name / STANDARD_FILE
+        try:
+            status = path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            found[path] = (0, 0, 0)
+        else:
+            found[path] = (status.st_mtime_ns, status.st_size, status.st_ino)
+    return found
+
+
+def _read(path: Path) -> Skill | SkillFinding:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        return SkillFinding(path, 1, f"it cannot be read: {error.strerror}")
+    except UnicodeDecodeError as error:
+        return SkillFinding(path, data.count(b"\n", 0, error.start) + 1, "it is not UTF-8")
+    if len(data) > MAX_FILE_BYTES:
+        return SkillFinding(path, 1, f"it is larger than {MAX_FILE_BYTES} bytes")
+    parsed = parse_front_matter(text)
+    if isinstance(parsed, FrontMatterProblem):
+        return SkillFinding(path, parsed.line, parsed.reason)
+    for key, reason in _problems(parsed, path):
+        return SkillFinding(path, _line_of(key, parsed.head), reason)
+    return _build(parsed, path)
+
+
+def _line_of(key: str, head: str) -> int:
+    match = re.search(rf"^['\"]?{re.escape(key)}['\"]?\s*:", head, re.MULTILINE)
+    return head.count("\n", 0, match.start()) + 2 if match else 1
+
+
+def _problems(parsed: FrontMatter, path: Path) -> Iterator[tuple[str, str]]:
+    """What is wrong with the fields: the field and the reason."""
+    fields = parsed.fields
+    for key in ("name", "description"):
+        value = fields.get(key)
+        if not isinstance(value, str) or not value.strip():
+            yield key, f"`{key}` is missing or no text"
+            return
+    for key in _TEXTS:
+        if not isinstance(fields.get(key, ""), str):
+            yield key, f"`{key}` must be text"
+    for key, limit in _LIMITS.items():
+        if len(fields.get(key, "")) > limit:
+            yield key, f"`{key}` is longer than {limit} characters"
+    for key in _LISTS:
+        value = fields.get(key, "")
+        if not all(isinstance(item, str) for item in (value if isinstance(value, list) else [value])):
+            yield key, f"`{key}` must be a list of words, or words separated by commas"
+    metadata = fields.get("metadata") or {}
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        yield "metadata", "`metadata` must map names to texts"
+    yield from _name_problems(fields["name"].strip(), path)
+    if not parsed.body.strip():
+        yield "", "there are no instructions below the front matter"
+
+
+def _name_problems(name: str, path: Path) -> Iterator[tuple[str, str]]:
+    if path.name != STANDARD_FILE:
+        if not name.isprintable():
+            yield "name", "`name` must be one line of printable characters"
+    elif _STANDARD_NAME.fullmatch(name) is None:
+        yield "name", f"`name` must be small letters and digits with single hyphens between, not {name!r}"
+    elif name != path.resolve().parent.name and name != path.parent.name:
+        yield "name", f"`name` must be that of its directory, `{path.parent.name}`, not `{name}`"
+
+
+def _build(parsed: FrontMatter, path: Path) -> Skill:
+    # A file of the standard keeps under `metadata` what the standard has no field for.
+    fields: Mapping[str, Any] = {**(parsed.fields.get("metadata") or {}), **parsed.fields}
+    trigger = _words(fields.get("trigger", ""))
+    return Skill(
+        name=fields["name"].strip(),
+        description=fields["description"].strip(),
+        author=fields.get("author", ""),
+        version=fields.get("version", ""),
+        tags=_words(fields.get("tags", "")),
+        system_prompt=parsed.body.strip(),
+        required_tools=_words(fields.get("required_tools", "")),
+        trigger="manual" if trigger == ("manual",) else trigger,
+        path=path,
+    )
+
+
+def _words(value: str | list[str]) -> tuple[str, ...]:
+    parts = value if isinstance(value, list) else _SEPARATOR.split(value)
+    return tuple(dict.fromkeys(word for part in parts if (word := part.strip())))

@@ -1,0 +1,185 @@
+"""The skills there are, which of them fit a text, and what the model is told of them.
+
+Which skills are active belongs to a session and is kept by the caller, as a set of names.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from miniclaw.errors import SkillError
+from miniclaw.skills.loader import Signature, SkillLoader
+from miniclaw.skills.models import Skill, SkillFinding
+from miniclaw.text import estimate_tokens, fold, tokenize
+
+__all__ = ["BUNDLED", "SkillManager"]
+
+logger = logging.getLogger(__name__)
+
+BUNDLED: Final = Path(__file__).parent / "bundled"
+"""The skills that come with miniClaw."""
+
+MATCHED_CHARS: Final = 8_000
+"""Characters of a text that are looked at for matching skills."""
+ENOUGH_SHARED: Final = 6
+"""The weight of what a text must share with a description: two words, or three pairs of CJK characters."""
+
+_HEADER: Final = "Skills are instructions for certain tasks. When one fits, call `load_skill` with its name and follow what it says."
+_MORE: Final = "({} more are not listed.)"
+
+
+class SkillManager:
+    """Skills from directories and from `register`, as they are on disk now.
+
+    Args:
+        directories: where to look; of two skills with one name, that of the earlier directory counts.
+    """
+
+    def __init__(self, directories: Sequence[Path] = (BUNDLED,)) -> None:
+        self._directories = tuple(directories)
+        self._loader = SkillLoader()
+        self._registered: dict[str, Skill] = {}
+        self._scanned: list[tuple[Path, Signature]] | None = None
+        self._skills: dict[str, Skill] = {}
+        self._findings: tuple[SkillFinding, ...] = ()
+        self.reload_if_changed()
+
+    @property
+    def findings(self) -> tuple[SkillFinding, ...]:
+        """What is wrong with files that gave no skill."""
+        return self._findings
+
+    def reload_if_changed(self) -> bool:
+        """Take in what changed on disk; costs a look at each file's status. Returns whether anything did."""
+        scanned = self._loader.scan(self._directories)
+        if scanned == self._scanned:
+            return False
+        loaded = self._loader.load(self._directories)
+        for finding in loaded.findings:
+            if finding not in self._findings:
+                logger.warning("skill file skipped: %s", finding)
+        self._scanned = scanned
+        self._findings = tuple(loaded.findings)
+        self._skills = dict(sorted({**loaded.skills, **self._registered}.items()))
+        return True
+
+    def register(self, skill: Skill) -> None:
+        """Add a skill that is in no directory; it goes before one of the same name that is.
+
+        Raises:
+            SkillError: a skill of that name was registered already.
+        """
+        if skill.name in self._registered:
+            raise SkillError(f"a skill `{skill.name}` is registered already")
+        self._registered[skill.name] = skill
+        self._skills = dict(sorted({**self._skills, skill.name: skill}.items()))
+
+    def get(self, name: str) -> Skill | None:
+        """The skill of that name, if there is one."""
+        return self._skills.get(name)
+
+    def activate(self, active: Collection[str], name: str) -> frozenset[str]:
+        """`active` with that skill.
+
+        Raises:
+            SkillError: there is no such skill.
+        """
+        if name not in self._skills:
+            raise SkillError(f"there is no skill `{name}`; there are: {', '.join(self._skills) or 'none'}")
+        return frozenset(active) | {name}
+
+    @staticmethod
+    def deactivate(active: Collection[str], name: str) -> frozenset[str]:
+        """`active` without that skill."""
+        return frozenset(active) - {name}
+
+    def match(self, text: str) -> list[tuple[Skill, str]]:
+        """The skills that a text suggests, the surest first, each with the reason.
+
+        A trigger or a tag must stand in the text, as a word where it is written in Latin letters; a
+        description must share several words. A skill with the trigger `manual` is never suggested.
+        """
+        folded = fold(text[:MATCHED_CHARS])
+        terms = frozenset(term for term in tokenize(folded) if len(term) > 1)
+        found: list[tuple[int, Skill, str]] = []
+        for skill in self._skills.values():
+            if skill.trigger == "manual":
+                continue
+            shared = terms & _terms(skill.description)
+            if word := _first_in(skill.trigger, folded):
+                found.append((0, skill, f"trigger `{word}`"))
+            elif word := _first_in(skill.tags, folded):
+                found.append((1, skill, f"tag `{word}`"))
+            elif _weight(shared) >= ENOUGH_SHARED:
+                named = ", ".join(f"`{term}`" for term in sorted(shared)[:5])
+                found.append((2, skill, f"description shares {named}"))
+        return [(skill, reason) for _, skill, reason in sorted(found, key=lambda item: item[0])]
+
+    def prompt(self, active: Collection[str] = (), *, token_limit: int) -> str:
+        """What the system prompt says of skills: all by name and description, active ones in full.
+
+        The list keeps within `token_limit`: what does not fit with its description is there by name, and
+        what does not fit by name is counted. Names in `active` that are no skill are left out.
+        """
+        parts = [self._listing(token_limit)]
+        parts += (
+            f'<skill name="{skill.name}">\n{skill.system_prompt}\n</skill>'
+            for skill in self._skills.values()
+            if skill.name in active
+        )
+        return "\n\n".join(part for part in parts if part)
+
+    def _listing(self, token_limit: int) -> str:
+        skills = tuple(self._skills.values())
+        lines = [f"- {skill.name}" for skill in skills]
+        left = token_limit - _cost(_HEADER) - _cost(_MORE.format(len(skills)))
+        count = 0
+        while count < len(lines) and left >= (cost := _cost(lines[count])):
+            left -= cost
+            count += 1
+        if count == 0:
+            return ""
+        for index, skill in enumerate(skills[:count]):
+            line = f"- {skill.name}: {' '.join(skill.description.split())}"
+            extra = _cost(line) - _cost(lines[index])
+            if extra <= left:
+                left -= extra
+                lines[index] = line
+        more = [_MORE.format(len(skills) - count)] if count < len(skills) else []
+        return "\n".join([_HEADER, *lines[:count], *more])
+
+    def list(self) -> list[Skill]:
+        """All skills, by name."""
+        return list(self._skills.values())
+
+
+def _cost(line: str) -> int:
+    return estimate_tokens(line + "\n")
+
+
+def _weight(terms: Iterable[str]) -> int:
+    """How much the terms tell: a pair of CJK characters less than a word, a single one nothing."""
+    return sum(3 if term.isascii() else 2 for term in terms)
+
+
+@lru_cache(maxsize=1024)
+def _terms(text: str) -> frozenset[str]:
+    return frozenset(term for term in tokenize(text) if len(term) > 1)
+
+
+def _first_in(words: Iterable[str], folded: str) -> str | None:
+    return next((word for word in words if _pattern(word).search(folded)), None)
+
+
+@lru_cache(maxsize=1024)
+def _pattern(word: str) -> re.Pattern[str]:
+    """Finds a word in folded text; a Latin edge must be the edge of a word there, as `log` is not in `login`."""
+    folded = fold(word)
+    before = "(?<![a-z0-9])" if re.match("[a-z0-9]", folded) else ""
+    after = "(?![a-z0-9])" if re.search("[a-z0-9]$", folded) else ""
+    return re.compile(before + re.escape(folded) + after)

@@ -1,0 +1,288 @@
+"""Text as search, terminals, channels and the token budget see it.
+
+Owns the one tokeniser (index, query and de-duplication must agree), the one splitter, the display width, the
+token estimate and front matter. Knows no message, memory or skill. Everything is linear on hostile text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+__all__ = [
+    "FrontMatter",
+    "FrontMatterProblem",
+    "display_width",
+    "estimate_tokens",
+    "fold",
+    "parse_front_matter",
+    "split_text",
+    "tokenize",
+]
+
+_CJK: Final = (
+    "\u3005\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+"""Scripts written without spaces between words, as the inside of a character class: Han, kana, Hangul."""
+
+# --- search -----------------------------------------------------------------------------------------------
+
+_SEGMENT = re.compile(rf"([{_CJK}]+)|([^\W_{_CJK}]+(?:['’][^\W\d_{_CJK}]{{1,3}}\b)?)")
+_SLICE = re.compile(r"[\s\S]{1,1024}(?=[\x00-\x7f]|\Z)|[\s\S]{1,1024}")
+_LONGEST_WORD: Final = 64
+"""Characters of a word that count; more is no word of any language."""
+_STOP_WORDS: Final = frozenset(
+    "a about am an and are as at be been but by can could did do does for from had has have he her him his how "
+    "i if in into is it its me my of on or our she should so that the their them then there these they this "
+    "those to us was we were what when where which who will with would you your".split()
+)
+_STOP_CHARACTERS: Final = frozenset("的了是我你他她它们在有和与就都也很还吗呢吧啊这那个")
+
+
+def fold(text: str) -> str:
+    """NFKC and lower case, the form in which texts are compared."""
+    if text.isascii():
+        return text.lower()
+    # Normalising is quadratic in a run of combining marks. A cut before an ASCII character changes nothing.
+    return "".join(unicodedata.normalize("NFKC", piece) for piece in _SLICE.findall(text)).lower()
+
+
+def tokenize(text: str) -> list[str]:
+    """The terms of a text in order, for index, query and comparison alike.
+
+    Words are stemmed lightly and stop words left out; a run of CJK gives its characters and its pairs.
+    """
+    terms: list[str] = []
+    for match in _SEGMENT.finditer(fold(text)):
+        run, word = match.groups()
+        if run is not None:
+            terms += (character for character in run if character not in _STOP_CHARACTERS)
+            terms += map("".join, zip(run, run[1:], strict=False))
+        elif (stem := _stem(word[:_LONGEST_WORD])) is not None:
+            terms.append(stem)
+    return terms
+
+
+@lru_cache(maxsize=8192)
+def _stem(word: str) -> str | None:
+    """The stem of a folded word, or `None` for a stop word."""
+    word = re.split("['’]", word, maxsplit=1)[0]
+    if word in _STOP_WORDS:
+        return None
+    if len(word) <= 3 or not word.isascii():
+        return word
+    if word.endswith("ies") and len(word) > 4:
+        word = word[:-3] + "y"
+    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
+        word = word[:-1]
+    for suffix in ("ing", "ed", "ly"):
+        base = word[: -len(suffix)]
+        if word.endswith(suffix) and len(base) >= 3 and re.search("[aeiouy]", base):
+            doubled = base[-1] == base[-2] and base[-1] not in "aeiouls"
+            word = base[:-1] if doubled else base
+            break
+    return word[:-1] if len(word) > 3 and word.endswith("e") else word
+
+
+# --- width and splitting ----------------------------------------------------------------------------------
+
+
+def display_width(text: str) -> int:
+    """Columns that the text takes in a terminal: East Asian wide characters two, marks and controls none."""
+    if text.isascii() and text.isprintable():
+        return len(text)
+    return sum(map(_width, text))
+
+
+@lru_cache(maxsize=4096)
+def _width(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf", "Cc"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+_BREAKS: Final = (
+    ("\n\n",),
+    ("\n",),
+    (". ", "! ", "? ", "。", "！", "？", "…"),
+)
+"""Where to cut rather than later in the part, best first: ends of paragraphs, lines, sentences."""
+_WORD_ENDS: Final = (" ", "\t", "，", "、", "；")
+
+
+def split_text(text: str, limit: int, *, measure: Callable[[str], int] = len) -> list[str]:
+    """Cut a text into parts that join to exactly the same text; at least one part.
+
+    A part ends with a paragraph, line or sentence where that leaves it at least half full, else behind a
+    word, else anywhere between two characters.
+
+    Args:
+        text: what to split.
+        limit: what `measure` may give at most for a part.
+        measure: the size of a text, such as its UTF-8 bytes; must not shrink as the text grows.
+
+    Raises:
+        ValueError: one character alone is larger than `limit`.
+    """
+    parts: list[str] = []
+    start, guess = 0, max(limit, 1)
+    while start < len(text):
+        end = _furthest_end(text, start, limit, measure, guess)
+        guess = end - start
+        if end < len(text):
+            end = _best_break(text, start, end)
+        parts.append(text[start:end])
+        start = end
+    return parts or [""]
+
+
+def _furthest_end(text: str, start: int, limit: int, measure: Callable[[str], int], guess: int) -> int:
+    fits, step = start, guess
+    while (end := min(start + step, len(text))) > fits and measure(text[start:end]) <= limit:
+        if end == len(text):
+            return end
+        fits, step = end, step * 2
+    while end - fits > 1:
+        middle = (fits + end) // 2
+        if measure(text[start:middle]) <= limit:
+            fits = middle
+        else:
+            end = middle
+    if fits == start:
+        raise ValueError(f"the limit {limit} is too small for the character {text[start]!r}")
+    return fits
+
+
+def _best_break(text: str, start: int, end: int) -> int:
+    half = start + (end - start) // 2
+    for marks in _BREAKS:
+        found = max(text.rfind(mark, half, end) + len(mark) for mark in marks)
+        if found > half:
+            return found
+    word_end = max(text.rfind(mark, start, end) + 1 for mark in _WORD_ENDS)
+    return word_end if word_end > start else end
+
+
+# --- tokens -----------------------------------------------------------------------------------------------
+
+_CONTINUATION: Final = bytes(range(0x80, 0xC0))
+_CLASSES: Final = {
+    b"a": b"abcdefghijklmnopqrstuvwxyz" + bytes(range(0xC2, 0xCA)),  # small letters, accented Latin
+    b"A": b"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    b"0": b"0123456789",
+    b" ": b" \t",
+    b"\n": b"\r\n",
+    b"w": bytes(range(0xCA, 0xE2)),  # other alphabets: Greek, Cyrillic, Arabic, Devanagari, Thai
+    b"H": bytes(range(0xE3, 0xEE)),  # Han, kana, Hangul and their punctuation
+    b"s": b"\xe2\xee\xef",  # typographic marks, full-width forms
+    b"e": bytes(range(0xF0, 0xF8)),  # mostly emoji
+}
+"""A class for each first byte of a character in UTF-8; all others are symbols, `.`."""
+_CLASS_OF: Final = bytes(
+    next((ord(name) for name, leads in _CLASSES.items() if byte in leads), ord(".")) for byte in range(256)
+)
+_NO_BLANKS: Final = (b"a", b"A", b"0", b"w", b"H", b"s", b"e", b".")
+
+
+def estimate_tokens(text: str) -> int:
+    """About how many tokens a model of the GPT-4o family counts, from classes of characters; needs no data.
+
+    It follows how byte pair encoders cut a text before they look into their vocabulary: a word with the
+    blank or symbol before it, three digits, a run of symbols, a run of blanks. The weights agree within a
+    few percent with counts published for prose in many languages; a single short text may be off by more.
+    """
+    # One byte a character: counting pairs of classes is much faster than any pattern over the text.
+    shape = text.encode("utf-8", "replace").translate(_CLASS_OF, _CONTINUATION)
+    count = shape.count
+
+    def starts(name: bytes, *before: bytes) -> int:
+        return sum(count(other + name) for other in before) + shape.startswith(name)
+
+    words = starts(b"a", b" ", b"\n", b"A", b"0", b"w", b"H", b"s", b"e", b".") - count(b"Aa")
+    capitals = starts(b"A", b" ", b"\n", b"a", b"0", b"w", b"H", b"s", b"e", b".")
+    long_words = 0.25 * count(b"a" * 8) + 4.5 * count(b"a" * 16) + 0.8 * count(b"AAAA")
+    blanks = count(b" " * 80) + count(b"\n" * 16) + count(b" 0")
+    blanks += sum(count(b"  " + other) for other in _NO_BLANKS)
+    lines = sum(count(other + b"\n") for other in (b" ", *_NO_BLANKS[:-1])) + shape.startswith(b"\n")
+    numbers, symbols = _thirds(shape, b"0"), _thirds(shape, b".")
+    glued = 0.5 * (count(b"a.a") + count(b"a.A") + count(b"0.a"))
+    other = 0.4 * starts(b"w", b" ", b"\n", b"a", b"s", b".") + 0.3 * count(b"w")
+    other += 0.7 * count(b"H") + 0.9 * count(b"s") + 1.8 * count(b"e")
+    total = words + capitals + long_words + blanks + lines + numbers + symbols - glued + other
+    return max(math.ceil(total), 1 if text else 0)
+
+
+def _thirds(shape: bytes, name: bytes) -> int:
+    """How many pieces of up to three the runs of `name` make."""
+    return shape.replace(name * 3, b"#").replace(name * 2, b"#").replace(name, b"#").count(b"#")
+
+
+# --- front matter -----------------------------------------------------------------------------------------
+
+_FENCE = re.compile(r"^---[ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontMatter:
+    """A Markdown file that begins with a YAML mapping between two lines of `---`."""
+
+    fields: dict[str, Any]
+    """Strings, lists and mappings of them; nothing is guessed to be a number, a date or a truth value."""
+    body: str
+    head: str
+    """The YAML itself; its first line is line 2 of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontMatterProblem:
+    """Why a file has no usable front matter."""
+
+    line: int
+    reason: str
+
+
+def parse_front_matter(text: str) -> FrontMatter | FrontMatterProblem:
+    """Take a Markdown file apart; a byte order mark and CRLF line ends are accepted."""
+    text = text.removeprefix("\ufeff")
+    if text.partition("\n")[0].endswith("\r"):
+        text = text.replace("\r\n", "\n")
+    opening = _FENCE.match(text)
+    if opening is None:
+        return FrontMatterProblem(line=1, reason="the file does not begin with front matter (a line `---`)")
+    start = opening.end() + 1
+    closing = _FENCE.search(text, start)
+    if closing is None:
+        return FrontMatterProblem(line=1, reason="the front matter has no closing line `---`")
+    head = text[start : closing.start()]
+    fields = _load_mapping(head)
+    if isinstance(fields, FrontMatterProblem):
+        return fields
+    return FrontMatter(fields=fields, body=text[closing.end() + 1 :], head=head)
+
+
+def _load_mapping(head: str) -> dict[str, Any] | FrontMatterProblem:
+    import yaml  # only who reads files pays for it
+
+    # Base loaders build strings, lists and mappings only: `version: 1.10` stays `1.10`.
+    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    try:
+        value = yaml.load(head, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        return FrontMatterProblem(
+            line=mark.line + 2 if mark else 2, reason=f"the front matter is not YAML: {error.problem}"
+        )
+    except (yaml.YAMLError, RecursionError) as error:
+        reason = (
+            "it is nested too deeply" if isinstance(error, RecursionError) else "it holds a control character"
+        )
+        return FrontMatterProblem(line=2, reason=f"the front matter is not YAML: {reason}")
+    if not isinstance(value, dict):
+        return FrontMatterProblem(line=2, reason="the front matter must be `key: value` lines")
+    return value

@@ -1,0 +1,246 @@
+"""`@tool`: a typed function becomes a tool. Its schema and its validator are built once, from the annotations."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
+
+from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.errors import PydanticUserError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from miniclaw.errors import ConfigError, ToolError
+from miniclaw.gateway.protocol import plain_text
+from miniclaw.tools.arguments import validate_model
+from miniclaw.tools.base import Risk, Tool, ToolResult
+from miniclaw.tools.context import ToolContext
+
+__all__ = ["FunctionTool", "tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+AnyRisk = Risk | Callable[[Mapping[str, Any]], Risk]
+
+_DATA_KEYWORDS = frozenset({"default", "const", "enum", "examples"})
+_NAMED_SCHEMAS = frozenset({"properties", "$defs"})
+
+
+class FunctionTool(Tool, Generic[P, R]):
+    """A tool that runs a function and can still be called as that function.
+
+    An async function runs on the loop, any other in a thread; a thread cannot be stopped, so after a
+    time-out it may still be at work.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str,
+        description: str,
+        parameters: dict[str, Any],
+        validate: Callable[[object], dict[str, Any]],
+        context_parameter: str | None = None,
+        context_required: bool = False,
+        risk: AnyRisk = "write",
+        timeout: float | None = None,
+        compactable: bool = False,
+        idempotent: bool = False,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.name = name
+        self.description = description
+        self.parameters = parameters
+        self.risk = risk
+        self.timeout = timeout
+        self.compactable = compactable
+        self.idempotent = idempotent
+        self.wants_context = context_parameter is not None
+        self._function = function
+        self._validate = validate
+        self._context_parameter = context_parameter
+        self._context_required = context_required
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself."""
+        return self._function(*args, **kwargs)
+
+    def validate(self, arguments: object) -> dict[str, Any]:
+        """The keyword arguments of the function; raises `ToolError`."""
+        return self._validate(arguments)
+
+    async def execute(self, **kwargs: Any) -> ToolResult:
+        """Run the function with validated arguments and turn what it returns into a result."""
+        if self._context_parameter is not None:
+            context = kwargs.pop("context", None)
+            if context is None and self._context_required:
+                raise ToolError("This works only inside a conversation.")
+            kwargs[self._context_parameter] = context
+        function: Callable[..., Any] = self._function
+        if inspect.iscoroutinefunction(function):
+            return _result(await function(**kwargs))
+        value = await asyncio.to_thread(_call, function, kwargs)
+        return _result(await value if inspect.isawaitable(value) else value)
+
+
+@overload
+def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    risk: AnyRisk = "write",
+    timeout: float | None = None,
+    compactable: bool = False,
+    idempotent: bool = False,
+) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    risk: AnyRisk = "write",
+    timeout: float | None = None,
+    compactable: bool = False,
+    idempotent: bool = False,
+) -> Any:
+    """Make a tool of a typed function: `@tool` or `@tool(risk="read", ...)`.
+
+    The model is told the first paragraph of the docstring and, for each parameter, the text of its `Field`
+    or its line in the `Args:` section. A parameter of type `ToolContext` is filled in and never shown. The
+    function returns a text, a `ToolResult`, or any value that can be written as JSON.
+
+    Raises:
+        ConfigError: a parameter has no usable annotation, or the function takes `*args` or `**kwargs`.
+    """
+
+    def make(function: Callable[..., Any]) -> FunctionTool[..., Any]:
+        tool_name = name or function.__name__
+        model, context = _arguments_model(tool_name, function)
+        description, documented = _read_docstring(inspect.getdoc(function) or "")
+        return FunctionTool(
+            function,
+            name=tool_name,
+            description=description or tool_name.replace("_", " "),
+            parameters=_schema(tool_name, model, documented),
+            validate=functools.partial(validate_model, model),
+            context_parameter=context.name if context else None,
+            context_required=context is not None and context.default is context.empty,
+            risk=risk,
+            timeout=timeout,
+            compactable=compactable,
+            idempotent=idempotent,
+        )
+
+    return make if function is None else make(function)
+
+
+def _arguments_model(
+    name: str, function: Callable[..., Any]
+) -> tuple[type[BaseModel], inspect.Parameter | None]:
+    """The model of the parameters, and the parameter that takes the context."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as error:
+        raise ConfigError(f"Tool `{name}`: an annotation cannot be read ({error}).") from error
+    fields: dict[str, Any] = {}
+    context = None
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(
+                f"Tool `{name}`: `{parameter.name}` cannot be filled by name; list the parameters."
+            )
+        if parameter.name not in hints:
+            raise ConfigError(f"Tool `{name}`: parameter `{parameter.name}` needs a type annotation.")
+        hint = hints[parameter.name]
+        if hint is ToolContext or ToolContext in get_args(hint):
+            context = parameter
+            continue
+        # Fields have neutral names, so that a parameter may be called `json`, `copy` or `_x`.
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[f"p{len(fields)}"] = (Annotated[hint, Field(alias=parameter.name)], default)
+    try:
+        return create_model(name, __config__=ConfigDict(extra="forbid"), **fields), context
+    except PydanticUserError as error:
+        raise ConfigError(f"Tool `{name}`: a parameter's type is not supported ({_first(error)}).") from error
+
+
+def _schema(name: str, model: type[BaseModel], documented: Mapping[str, str]) -> dict[str, Any]:
+    try:
+        schema: dict[str, Any] = _without_titles(model.model_json_schema())
+    except PydanticUserError as error:
+        raise ConfigError(f"Tool `{name}`: a parameter has no JSON Schema ({_first(error)}).") from error
+    for parameter, text in documented.items():
+        if parameter in schema["properties"]:
+            schema["properties"][parameter].setdefault("description", text)
+    return schema
+
+
+def _first(error: PydanticUserError) -> str:
+    return error.message.partition(". ")[0]
+
+
+def _without_titles(node: Any) -> Any:
+    """The schema without the titles that Pydantic makes of names; they tell a model nothing."""
+    if isinstance(node, list):
+        return [_without_titles(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kept: dict[str, Any] = {}
+    for key, value in node.items():
+        if key in _DATA_KEYWORDS:
+            kept[key] = value
+        elif key in _NAMED_SCHEMAS:
+            kept[key] = {name: _without_titles(schema) for name, schema in value.items()}
+        elif key != "title":
+            kept[key] = _without_titles(value)
+    return kept
+
+
+def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
+    """The first paragraph, and the texts of the `Args:` section by parameter."""
+    summary = " ".join(text.partition("\n\n")[0].split())
+    section = re.search(r"^Args:[ ]*\n((?:[ ]+.*\n?|\n)*)", text, re.MULTILINE)
+    documented: dict[str, str] = {}
+    if section is None:
+        return summary, documented
+    current = ""
+    for line in inspect.cleandoc(section[1]).splitlines():
+        entry = re.match(r"\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)
+        if entry:
+            current = entry[1]
+            documented[current] = entry[2]
+        elif current and line.strip():
+            documented[current] = f"{documented[current]} {line.strip()}".strip()
+    return summary, documented
+
+
+def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    try:
+        return function(**kwargs)
+    except StopIteration as error:
+        # A future cannot carry StopIteration: the caller would wait until its time limit.
+        raise ToolError("The tool failed inside (StopIteration).") from error
+
+
+def _result(value: object) -> ToolResult:
+    if isinstance(value, ToolResult):
+        return value
+    if isinstance(value, str):
+        return ToolResult(content=value)
+    try:
+        content = json.dumps(value, ensure_ascii=False, allow_nan=False, default=to_jsonable_python)
+    except (ValueError, TypeError, RecursionError, PydanticSerializationError) as error:
+        raise ToolError("The tool returned a value that cannot be written as JSON.") from error
+    content = plain_text(content)
+    return ToolResult(content=content, data=json.loads(content))

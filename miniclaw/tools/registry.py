@@ -1,0 +1,266 @@
+"""The set of tools: what the model is told of them, and the one place where a call is carried out.
+
+Whether a call is allowed is decided before it comes here; only what is `forbidden` is refused here too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import functools
+import inspect
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, overload
+
+from miniclaw.errors import ConfigError, ToolError
+from miniclaw.gateway.protocol import new_id, plain_text
+from miniclaw.tools.arguments import ValidatesArguments, check_arguments
+from miniclaw.tools.base import Risk, Tool, ToolResult
+from miniclaw.tools.context import ToolContext
+from miniclaw.tools.function import FunctionTool
+from miniclaw.tools.results import readable
+
+__all__ = ["ToolRegistry"]
+
+logger = logging.getLogger(__name__)
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What the Chat Completions API takes as a function's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    tool: Tool
+    validate: Callable[[object], dict[str, Any]]
+
+
+class ToolRegistry:
+    """Tools by name; meets `ToolBox`.
+
+    A tool whose risk is fixed as `forbidden` keeps its name but is as if it were not there.
+    """
+
+    def __init__(
+        self,
+        tools: Iterable[Tool] = (),
+        *,
+        default_timeout: float = 60.0,
+        result_chars: int = 20_000,
+        new_id: Callable[[str], str] = new_id,
+    ) -> None:
+        """Register `tools`.
+
+        Args:
+            tools: the tools to begin with.
+            default_timeout: seconds for a call of a tool that names no limit itself.
+            result_chars: how much of a result the model gets to read.
+            new_id: makes the names of the files that keep whole results.
+        """
+        self._entries: dict[str, _Entry] = {}
+        self._default_timeout = default_timeout
+        self._result_chars = result_chars
+        self._new_id = new_id
+        self._openai: list[dict[str, Any]] | None = None
+        self._mcp: list[dict[str, Any]] | None = None
+        for tool in tools:
+            self.register(tool)
+
+    @overload
+    def register(self, tool: Tool, /) -> None: ...
+
+    @overload
+    def register(
+        self,
+        name: str,
+        description: str,
+        parameters: dict[str, Any],
+        handler: Callable[..., Any],
+        compactable: bool = False,
+        *,
+        risk: Risk = "write",
+    ) -> None: ...
+
+    def register(
+        self,
+        name: Tool | str,
+        description: str = "",
+        parameters: dict[str, Any] | None = None,
+        handler: Callable[..., Any] | None = None,
+        compactable: bool = False,
+        *,
+        risk: Risk = "write",
+    ) -> None:
+        """Add a tool, or a function with a JSON Schema written by hand.
+
+        Raises:
+            ConfigError: the name is taken or cannot be a function's name.
+        """
+        if isinstance(name, Tool):
+            self._add(name)
+            return
+        if parameters is None or handler is None:
+            raise ConfigError(f"Tool `{name}` needs its parameters (a JSON Schema) and a handler.")
+        made: FunctionTool[..., Any] = FunctionTool(
+            handler,
+            name=name,
+            description=description,
+            parameters=parameters,
+            validate=functools.partial(check_arguments, parameters),
+            compactable=compactable,
+            risk=risk,
+        )
+        self._add(made)
+
+    def remove(self, name: str) -> None:
+        """Take a tool out; one that is not there is no error."""
+        if self._entries.pop(name, None) is not None:
+            self._changed()
+
+    def find(self, name: str) -> Tool | None:
+        """The tool of that name, if it is listed."""
+        entry = self._listed(name)
+        return entry.tool if entry else None
+
+    def names(self) -> list[str]:
+        """The names of the listed tools, in order of registration."""
+        return [tool.name for tool in self]
+
+    def __iter__(self) -> Iterator[Tool]:
+        """The listed tools, in order of registration."""
+        return (entry.tool for entry in self._entries.values() if entry.tool.risk != "forbidden")
+
+    def get_openai_tools(self) -> list[dict[str, Any]]:
+        """The tools as the Chat Completions API lists them.
+
+        The same list object until a tool is added or removed, so it can be compared and cached by identity.
+        """
+        if self._openai is None:
+            self._openai = [
+                {
+                    "type": "function",
+                    "function": {
+                        "name": tool.name,
+                        "description": tool.description,
+                        "parameters": tool.parameters,
+                    },
+                }
+                for tool in self
+            ]
+        return self._openai
+
+    def get_mcp_tools(self) -> list[dict[str, Any]]:
+        """The tools as MCP's `tools/list` has them; the same list object while nothing changes."""
+        if self._mcp is None:
+            self._mcp = [
+                {
+                    "name": tool.name,
+                    "description": tool.description,
+                    "inputSchema": tool.parameters,
+                    "annotations": {"readOnlyHint": tool.risk == "read"},
+                }
+                for tool in self
+            ]
+        return self._mcp
+
+    async def execute(
+        self, name: str, arguments: Mapping[str, Any], context: ToolContext | None = None
+    ) -> ToolResult:
+        """Check the arguments and run the tool; whatever goes wrong is a failed result.
+
+        Only cancellation is raised. A text too long for the model is cut, and kept whole in the workspace.
+        """
+        entry = self._listed(name)
+        if entry is None:
+            return self._failure(self._unknown(name))
+        started = time.perf_counter()
+        result = await self._run(entry, arguments, context)
+        logger.info(
+            "tool %s %s in %.0f ms",
+            name,
+            "finished" if result.ok else "failed",
+            (time.perf_counter() - started) * 1000,
+            extra={"session_id": context.session_id, "turn_id": context.turn_id} if context else {},
+        )
+        return result
+
+    async def _run(
+        self, entry: _Entry, arguments: Mapping[str, Any], context: ToolContext | None
+    ) -> ToolResult:
+        tool = entry.tool
+        seconds = self._default_timeout if tool.timeout is None else tool.timeout
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                values = entry.validate(arguments)
+                if tool.risk_of(arguments) == "forbidden":
+                    raise ToolError("This is forbidden with these arguments. Find another way.")
+                if tool.wants_context:
+                    values["context"] = context
+                result = await tool.execute(**values)
+                return await readable(result, self._result_chars, context, new_id=self._new_id)
+        except ToolError as error:
+            return self._failure(str(error) or "The tool refused and gave no reason.")
+        except Exception as error:  # boundary: a fault in one tool never ends the turn
+            if isinstance(error, TimeoutError) and limit.expired():
+                return self._failure(
+                    f"`{tool.name}` did not finish within {seconds:g} s and was stopped. What it did until then"
+                    " is unknown: check before you repeat it, or ask for less at a time."
+                )
+            logger.exception("tool %s failed", tool.name)
+            return self._failure(
+                f"`{tool.name}` failed inside ({type(error).__name__}). The fault is in the tool: do not repeat"
+                " the same call; find another way or tell the user."
+            )
+
+    def _failure(self, text: str) -> ToolResult:
+        return ToolResult.failure(plain_text(text)[: self._result_chars])
+
+    def _unknown(self, name: str) -> str:
+        names = self.names()
+        close = difflib.get_close_matches(name[:64], names, n=3)
+        if close:
+            return f"There is no tool `{name}`. Did you mean {' or '.join(f'`{c}`' for c in close)}?"
+        return f"There is no tool `{name}`. The tools are: {', '.join(names) or 'none'}."
+
+    def _listed(self, name: str) -> _Entry | None:
+        entry = self._entries.get(name)
+        return None if entry is None or entry.tool.risk == "forbidden" else entry
+
+    def _add(self, tool: Tool) -> None:
+        if not _NAME.fullmatch(tool.name):
+            raise ConfigError(
+                f"Tool name {tool.name!r} ({_origin(tool)}): use up to 64 letters, digits, `_` and `-`."
+            )
+        taken = self._entries.get(tool.name)
+        if taken is not None:
+            raise ConfigError(
+                f"Two tools are called `{tool.name}`: {_origin(taken.tool)} and {_origin(tool)}. Rename one."
+            )
+        if tool.wants_context and "context" in tool.parameters.get("properties", {}):
+            raise ConfigError(
+                f"Tool `{tool.name}` ({_origin(tool)}): give the parameter `context` another name;"
+                " it would hide the context of the call."
+            )
+        if isinstance(tool, ValidatesArguments):
+            validate = tool.validate
+        else:
+            validate = functools.partial(check_arguments, tool.parameters)
+        self._entries[tool.name] = _Entry(tool=tool, validate=validate)
+        self._changed()
+
+    def _changed(self) -> None:
+        self._openai = None
+        self._mcp = None
+
+
+def _origin(tool: Tool) -> str:
+    if tool.origin:
+        return tool.origin
+    code = inspect.unwrap(tool) if isinstance(tool, FunctionTool) else type(tool)
+    if inspect.isfunction(code):
+        return f"{code.__code__.co_filename}:{code.__code__.co_firstlineno}"
+    return f"{type(tool).__module__}.{type(tool).__qualname__}"

@@ -1,0 +1,106 @@
+"""The memory tools as the model calls them: through the registry, in the scope of a conversation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw.memory import LongTermMemory, memory_tools
+from miniclaw.tools import ToolContext, ToolRegistry, ToolResult
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> LongTermMemory:
+    return LongTermMemory(tmp_path)
+
+
+@pytest.fixture
+def tools(memory: LongTermMemory) -> ToolRegistry:
+    return ToolRegistry(memory_tools(memory))
+
+
+def context(scope: str = "alice") -> ToolContext:
+    return ToolContext(
+        user_id="alice", scope=scope, session_id="ses_1", turn_id="turn_1", workspace=Path("unused")
+    )
+
+
+async def call(tools: ToolRegistry, turn: ToolContext | None, name: str, **arguments: Any) -> ToolResult:
+    return await tools.execute(name, arguments, turn)
+
+
+async def test_what_is_saved_is_reported_and_found(tools: ToolRegistry, memory: LongTermMemory) -> None:
+    turn = context()
+    saved = await call(tools, turn, "memory_save", content="Alice has a cat", background="small talk")
+    assert saved.ok
+    assert turn.saved_memories == [saved.data["memory_id"]]
+    found = await call(tools, turn, "memory_search", query="cats")
+    assert saved.data["memory_id"] in found.content
+    assert "Alice has a cat (small talk)" in found.content
+    assert found.data[0]["score"] > 0
+    [record] = await memory.list("alice")
+    assert (record.source, record.context, record.memory_type) == ("agent", "small talk", "semantic")
+
+
+async def test_saving_under_a_known_id_corrects_it_and_keeps_the_rest(
+    tools: ToolRegistry, memory: LongTermMemory
+) -> None:
+    old = await memory.save("alice", "tea", context="breakfast", category="sensitive", memory_type="episodic")
+    result = await call(tools, context(), "memory_save", content="coffee", memory_id=old.memory_id)
+    assert result.data == {"memory_id": old.memory_id}
+    new = await memory.get("alice", old.memory_id)
+    assert new == old.model_copy(update={"content": "coffee", "updated_at": new and new.updated_at})
+
+
+async def test_update_and_delete_work_on_the_conversations_scope_only(
+    tools: ToolRegistry, memory: LongTermMemory
+) -> None:
+    record = await memory.save("alice", "tea")
+    group, turn = context("grp_a"), context()
+    for name, arguments in (("memory_update", {"content": "x"}), ("memory_delete", {})):
+        refused = await call(tools, group, name, memory_id=record.memory_id, **arguments)
+        assert (refused.ok, record.memory_id in refused.content) == (False, True)
+    assert (await call(tools, turn, "memory_update", memory_id=record.memory_id, content="milk")).ok
+    assert turn.saved_memories == [record.memory_id]
+    assert [kept.content for kept in await memory.list("alice")] == ["milk"]
+    assert (await call(tools, turn, "memory_delete", memory_id=record.memory_id)).ok
+    assert await memory.list("alice") == []
+
+
+async def test_nothing_found_is_said(tools: ToolRegistry) -> None:
+    result = await call(tools, context(), "memory_search", query="cats")
+    assert (result.ok, result.content, result.data) == (True, "Nothing is remembered about this.", [])
+
+
+async def test_a_search_gives_as_many_as_asked_for(tools: ToolRegistry, memory: LongTermMemory) -> None:
+    for number in range(8):
+        await memory.save("alice", f"cat number {number}")
+    assert len((await call(tools, context(), "memory_search", query="cat")).data) == 5
+    assert len((await call(tools, context(), "memory_search", query="cat", limit=7)).data) == 7
+    assert not (await call(tools, context(), "memory_search", query="cat", limit=0)).ok
+
+
+async def test_a_refusal_tells_the_model_what_to_do(tools: ToolRegistry) -> None:
+    turn = context()
+    assert "`content`" in (await call(tools, turn, "memory_save", content="  ")).content
+    assert "no memory id" in (await call(tools, turn, "memory_delete", memory_id="../../etc")).content
+    assert (
+        "no memory mem_x" in (await call(tools, turn, "memory_save", content="a", memory_id="mem_x")).content
+    )
+    assert "inside a conversation" in (await call(tools, None, "memory_save", content="a")).content
+    assert turn.saved_memories == []
+
+
+def test_only_searching_is_free_of_risk(memory: LongTermMemory) -> None:
+    tools = {tool.name: tool for tool in memory_tools(memory)}
+    assert {name: tool.risk for name, tool in tools.items()} == {
+        "memory_save": "write",
+        "memory_search": "read",
+        "memory_update": "write",
+        "memory_delete": "write",
+    }
+    assert all(tool.idempotent and tool.wants_context for tool in tools.values())
+    assert "still matter later" in tools["memory_save"].description
+    assert "only when the user asks" in tools["memory_save"].description

@@ -1,0 +1,364 @@
+"""Skills: what is read from files, what is said of broken ones, and what the model is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from miniclaw.errors import SkillError
+from miniclaw.skills import BUNDLED, Skill, SkillLoader, SkillManager, skill_tools
+from miniclaw.text import estimate_tokens
+from miniclaw.tools import ToolRegistry
+
+
+def standard(root: Path, name: str, head: str = "", body: str = "Do it.", directory: str = "") -> Path:
+    """Write a skill in the form of the Agent Skills standard."""
+    path = root / (directory or name) / "SKILL.md"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = f"---\nname: {name}\n{head or 'description: Does it.'}\n---\n{body}\n"
+    path.write_bytes(text.encode("utf-8"))
+    return path
+
+
+def single(root: Path, file: str, head: str, body: str = "Do it.") -> Path:
+    """Write a skill that is one Markdown file."""
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / file
+    path.write_bytes(f"---\n{head}\n---\n{body}\n".encode())
+    return path
+
+
+def reason(root: Path) -> str:
+    """What is said of the only file that is broken, without its path."""
+    [finding] = SkillLoader().load([root]).findings
+    return f"{finding.line}: {finding.reason}"
+
+
+# --- one file ---------------------------------------------------------------------------------------------
+
+
+def test_a_standard_file_with_all_its_fields(tmp_path: Path) -> None:
+    head = (
+        "description: >-\n  Writes letters:\n  short ones\nlicense: MIT\ncompatibility: any\n"
+        "allowed-tools: Read Bash(git:*)\n"
+        'metadata:\n  author: Eve\n  version: "1.10"\n  tags: post, 信件\n  trigger: write a letter， 写信'
+    )
+    path = standard(tmp_path, "letters", head, "# Letters\n\n---\nBe kind.")
+    assert SkillLoader().load_file(path) == Skill(
+        name="letters",
+        description="Writes letters: short ones",
+        author="Eve",
+        version="1.10",
+        tags=("post", "信件"),
+        system_prompt="# Letters\n\n---\nBe kind.",
+        trigger=("write a letter", "写信"),
+        path=path,
+    )
+    assert SkillLoader().load_file(path.parent) == SkillLoader().load_file(path)
+
+
+def test_a_single_file_with_all_its_fields(tmp_path: Path) -> None:
+    head = (
+        "name: 代码审查\ndescription: Reviews code\nauthor: Eve\nversion: 1.10\ntags: [code, review]\n"
+        "required_tools:\n  - read_file\n  - grep\ntrigger: [review, 审查]"
+    )
+    path = single(tmp_path, "review.md", head)
+    assert SkillLoader().load_file(path) == Skill(
+        name="代码审查",
+        description="Reviews code",
+        author="Eve",
+        version="1.10",
+        tags=("code", "review"),
+        system_prompt="Do it.",
+        required_tools=("read_file", "grep"),
+        trigger=("review", "审查"),
+        path=path,
+    )
+
+
+@pytest.mark.parametrize("trigger", ["manual", "[manual]", " manual "])
+def test_a_manual_trigger_is_no_word(tmp_path: Path, trigger: str) -> None:
+    path = single(tmp_path, "a.md", f"name: a\ndescription: b\ntrigger: {trigger}")
+    assert SkillLoader().load_file(path).trigger == "manual"
+
+
+def test_windows_line_ends_and_a_byte_order_mark_are_accepted(tmp_path: Path) -> None:
+    path = standard(tmp_path, "letters", body="one\ntwo")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    assert SkillLoader().load_file(path).system_prompt == "one\ntwo"
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ("description: x", "1: `name` is missing or no text"),
+        ("name: a\ndescription:", "3: `description` is missing or no text"),
+        ("name: a\nversion: [1]\ndescription: x", "3: `version` must be text"),
+        (f"name: {'a' * 65}\ndescription: x", "2: `name` is longer than 64 characters"),
+        (f"name: a\ndescription: {'x' * 1025}", "3: `description` is longer than 1024 characters"),
+        (
+            f"name: a\ndescription: x\ncompatibility: {'x' * 501}",
+            "4: `compatibility` is longer than 500 characters",
+        ),
+        (
+            "name: a\ndescription: x\ntags: {a: b}",
+            "4: `tags` must be a list of words, or words separated by commas",
+        ),
+        ("name: a\ndescription: x\nmetadata: [a]", "4: `metadata` must map names to texts"),
+        ("name: a\ndescription: x\nmetadata:\n  a: [b]", "4: `metadata` must map names to texts"),
+        ('name: "a\\nb"\ndescription: x', "2: `name` must be one line of printable characters"),
+        (
+            "name: a\ndescription: use it: now",
+            "3: the front matter is not YAML: mapping values are not allowed",
+        ),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, head: str, expected: str) -> None:
+    path = single(tmp_path, "a.md", head)
+    assert reason(tmp_path).startswith(expected)
+    with pytest.raises(SkillError) as caught:
+        SkillLoader().load_file(path)
+    assert str(caught.value).startswith(f"{path}:{expected}")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"# just text\n", "1: the file does not begin with front matter"),
+        (b"---\nname: a\n", "1: the front matter has no closing line"),
+        (b"---\nname: a\ndescription: b\n---\n \n", "1: there are no instructions below the front matter"),
+        (b"---\nname: a\ndescription: \xff\n---\nx", "3: it is not UTF-8"),
+        (b"---\nname: a\ndescription: b\n---\n" + b"x" * 300_000, "1: it is larger than"),
+    ],
+)
+def test_a_wrong_file_is_named_and_the_others_load(tmp_path: Path, content: bytes, expected: str) -> None:
+    standard(tmp_path, "good")
+    (tmp_path / "bad.md").write_bytes(content)
+    assert reason(tmp_path).startswith(expected)
+    assert list(SkillLoader().load([tmp_path]).skills) == ["good"]
+
+
+@pytest.mark.parametrize("name", ["Letters", "a--b", "-a", "a-", "a_b", "写信", "a b"])
+def test_a_standard_name_has_small_letters_and_single_hyphens(tmp_path: Path, name: str) -> None:
+    standard(tmp_path, name)
+    assert reason(tmp_path).startswith("2: `name` must be small letters")
+
+
+def test_a_standard_name_is_that_of_its_directory(tmp_path: Path) -> None:
+    standard(tmp_path, "letters", directory="post")
+    assert reason(tmp_path) == "2: `name` must be that of its directory, `post`, not `letters`"
+
+
+def test_what_cannot_be_opened_is_a_finding(tmp_path: Path) -> None:
+    (tmp_path / "loop.md").symlink_to("loop.md")
+    (tmp_path / "directory.md").mkdir()
+    loaded = SkillLoader().load([tmp_path, tmp_path / "absent"])
+    assert [finding.path.name for finding in loaded.findings] == ["directory.md", "loop.md"]
+    assert all(finding.reason.startswith("it cannot be read") for finding in loaded.findings)
+    [finding] = SkillLoader().load([standard(tmp_path, "a") / "not-a-directory"]).findings
+    assert "cannot be read" in finding.reason
+
+
+# --- several directories ----------------------------------------------------------------------------------
+
+
+def test_the_earlier_directory_counts_and_a_broken_override_does_not(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        standard(tmp_path / "bundled", name, body="bundled")
+    standard(tmp_path / "user", "a", body="user")
+    standard(tmp_path / "user", "b", head="description:")
+    loaded = SkillLoader().load([tmp_path / "user", tmp_path / "bundled"])
+    assert {name: skill.system_prompt for name, skill in loaded.skills.items()} == {
+        "a": "user",
+        "b": "bundled",
+        "c": "bundled",
+    }
+    assert [finding.path.parent.name for finding in loaded.findings] == ["b"]
+
+
+def test_two_files_of_one_name_in_a_directory_are_a_finding(tmp_path: Path) -> None:
+    first = single(tmp_path, "a.md", "name: same\ndescription: x")
+    second = standard(tmp_path, "same")
+    [finding] = SkillLoader().load([tmp_path]).findings
+    assert (finding.path, finding.reason) == (second, f"the name `same` is taken by {first}")
+
+
+def test_hidden_and_other_files_are_passed_over(tmp_path: Path) -> None:
+    standard(tmp_path, "a", directory=".git")
+    (tmp_path / ".hidden.md").write_text("x", encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("x", encoding="utf-8")
+    (tmp_path / "empty").mkdir()
+    loaded = SkillLoader().load([tmp_path])
+    assert (loaded.skills, loaded.findings) == ({}, [])
+
+
+# --- the manager ------------------------------------------------------------------------------------------
+
+
+def test_changes_on_disk_show_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = SkillManager([tmp_path / "skills"])
+    assert manager.list() == []
+    path = standard(tmp_path / "skills", "a", body="one")
+    assert manager.get("a") is None
+    assert manager.reload_if_changed() is True
+    assert manager.reload_if_changed() is False
+    standard(tmp_path / "skills", "a", body="two!")
+    manager.reload_if_changed()
+    skill = manager.get("a")
+    assert skill is not None
+    assert skill.system_prompt == "two!"
+    with caplog.at_level(logging.WARNING):
+        path.write_text("broken", encoding="utf-8")
+        assert manager.reload_if_changed()
+        standard(tmp_path / "skills", "b")
+        assert manager.reload_if_changed()
+    assert [s.name for s in manager.list()] == ["b"]
+    assert [finding.path for finding in manager.findings] == [path]
+    assert caplog.messages == [f"skill file skipped: {manager.findings[0]}"]
+    path.unlink()
+    assert manager.reload_if_changed()
+    assert manager.findings == ()
+
+
+def test_unchanged_files_are_not_read_again(tmp_path: Path) -> None:
+    path = standard(tmp_path, "a", body="one")
+    manager = SkillManager([tmp_path])
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"two\n")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    standard(tmp_path, "b")
+    assert manager.reload_if_changed()
+    assert [skill.system_prompt for skill in manager.list()] == ["one", "Do it."]
+
+
+def skill(name: str, description: str = "x", **fields: object) -> Skill:
+    return Skill.model_validate(
+        {"name": name, "description": description, "system_prompt": f"body of {name}", **fields}
+    )
+
+
+def manager_of(*skills: Skill) -> SkillManager:
+    manager = SkillManager(())
+    for each in skills:
+        manager.register(each)
+    return manager
+
+
+def test_a_registered_skill_goes_before_one_on_disk_and_stays(tmp_path: Path) -> None:
+    standard(tmp_path, "a")
+    manager = SkillManager([tmp_path])
+    manager.register(skill("a"))
+    standard(tmp_path, "b")
+    manager.reload_if_changed()
+    assert [each.system_prompt for each in manager.list()] == ["body of a", "Do it."]
+    with pytest.raises(SkillError, match="registered already"):
+        manager.register(skill("a"))
+
+
+def test_activation_belongs_to_the_caller() -> None:
+    manager = manager_of(skill("a"), skill("b"))
+    active = manager.activate(manager.activate([], "a"), "b")
+    assert active == {"a", "b"}
+    assert manager.deactivate(active, "a") == {"b"}
+    assert manager.deactivate(active, "unknown") == {"a", "b"}
+    with pytest.raises(SkillError, match="no skill `c`; there are: a, b"):
+        manager.activate(active, "c")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("write the Log!", [("words", "trigger `log`")]),
+        ("login and catalogue", []),
+        ("帮我写一封信吧", [("chinese", "trigger `写一封信`")]),
+        ("用git提交", [("tagged", "tag `Git`")]),
+        ("翻译这篇法语文章", [("described", "description shares `文章`, `法语`, `翻译`")]),
+        ("translate this article", [("described", "description shares `articl`, `translat`")]),
+        ("an article", []),
+        ("手动", []),
+        ("", []),
+    ],
+)
+def test_a_text_suggests_skills_and_says_why(text: str, expected: list[tuple[str, str]]) -> None:
+    manager = manager_of(
+        skill("words", trigger=("log",)),
+        skill("chinese", trigger=("写一封信",)),
+        skill("tagged", tags=("Git",)),
+        skill("described", "Translates articles. 把文章翻译成英语或法语。"),
+        skill("by-hand", "手动 write log translate article", trigger="manual"),
+    )
+    assert [(found.name, why) for found, why in manager.match(text)] == expected
+
+
+def test_triggers_come_before_tags_and_descriptions() -> None:
+    manager = manager_of(
+        skill("a", "write short letters"), skill("b", tags=("letters",)), skill("c", trigger=("letters",))
+    )
+    assert [found.name for found, _ in manager.match("write short letters")] == ["c", "b", "a"]
+
+
+def test_the_prompt_names_all_and_shows_only_active_ones() -> None:
+    manager = manager_of(skill("a", "does\n  this"), skill("b", "does that"))
+    prompt = manager.prompt(["b", "gone"], token_limit=500)
+    assert "- a: does this\n- b: does that" in prompt
+    assert '<skill name="b">\nbody of b\n</skill>' in prompt
+    assert "body of a" not in prompt
+
+
+def test_no_skills_are_no_prompt() -> None:
+    assert manager_of().prompt(token_limit=500) == ""
+
+
+def test_what_does_not_fit_is_named_and_then_counted() -> None:
+    manager = manager_of(*(skill(f"skill-{n}", "a long description " * 10) for n in range(10, 40)))
+    assert "- skill-10: a long" in manager.prompt(token_limit=2000)
+    some = manager.prompt(token_limit=200)
+    assert "- skill-10\n" in some or "- skill-10: a long" in some
+    few = manager.prompt(token_limit=100)
+    assert "more are not listed.)" in few
+    assert manager.prompt(["skill-39"], token_limit=5).startswith('<skill name="skill-39">')
+
+
+@given(
+    st.lists(st.tuples(st.text(min_size=1, max_size=20), st.text(max_size=200)), max_size=12),
+    st.integers(0, 400),
+)
+def test_the_list_keeps_its_limit(entries: list[tuple[str, str]], limit: int) -> None:
+    manager = manager_of(*(skill(name, description) for name, description in dict(entries).items()))
+    assert estimate_tokens(manager.prompt(token_limit=limit)) <= limit
+
+
+# --- the tool and the bundled skills ----------------------------------------------------------------------
+
+
+async def test_the_model_reads_a_skill_by_its_name(tmp_path: Path) -> None:
+    manager = SkillManager([tmp_path])
+    tools = ToolRegistry(skill_tools(manager))
+    missing = await tools.execute("load_skill", {"name": "a"})
+    assert (missing.ok, "The skills are: none" in missing.content) == (False, True)
+    standard(tmp_path, "a", "description: x\nrequired_tools: grep, read_file", body="# Steps")
+    result = await tools.execute("load_skill", {"name": "a"})
+    assert result.content == "# Steps\n\nIt counts on these tools: grep, read_file."
+    assert result.data == {"name": "a", "required_tools": ["grep", "read_file"]}
+    assert [tool.risk for tool in tools] == ["read"]
+
+
+def test_the_bundled_skills_are_sound_and_are_suggested() -> None:
+    manager = SkillManager()
+    assert manager.findings == ()
+    assert {each.name for each in manager.list()} == {"daily-summary", "skill-writer"}
+    assert all(each.path is not None and each.path.is_relative_to(BUNDLED) for each in manager.list())
+    for text, name in [
+        ("帮我写一下今天的日报", "daily-summary"),
+        ("write my weekly report", "daily-summary"),
+        ("我想新建技能", "skill-writer"),
+        ("how do I write a skill?", "skill-writer"),
+    ]:
+        assert [found.name for found, _ in manager.match(text)] == [name]
