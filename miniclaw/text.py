@@ -187,7 +187,14 @@ _CLASSES: Final = {
 _CLASS_OF: Final = bytes(
     next((ord(name) for name, leads in _CLASSES.items() if byte in leads), ord(".")) for byte in range(256)
 )
-_NO_BLANKS: Final = (b"a", b"A", b"0", b"w", b"H", b"s", b"e", b".")
+
+
+def _fold(keep: bytes) -> bytes:
+    """A table that leaves the classes `keep` and makes every other one `x`."""
+    return bytes(byte if byte in keep else ord("x") for byte in range(256))
+
+
+_SMALL, _CAPITAL, _BLANK, _LINE_END = _fold(b"a"), _fold(b"A"), _fold(b" \n"), _fold(b".\n")
 
 
 def estimate_tokens(text: str) -> int:
@@ -198,24 +205,26 @@ def estimate_tokens(text: str) -> int:
     few percent with counts published for prose in many languages; a single short text may be off by more.
     """
     # One byte a character: counting pairs of classes is much faster than any pattern over the text.
-    shape = text.encode("utf-8", "replace").translate(_CLASS_OF, _CONTINUATION)
+    plain = text.isascii()
+    shape = text.encode("utf-8", "replace").translate(_CLASS_OF, b"" if plain else _CONTINUATION)
     count = shape.count
-
-    def starts(name: bytes, *before: bytes) -> int:
-        return sum(count(other + name) for other in before) + shape.startswith(name)
-
-    words = starts(b"a", b" ", b"\n", b"A", b"0", b"w", b"H", b"s", b"e", b".") - count(b"Aa")
-    capitals = starts(b"A", b" ", b"\n", b"a", b"0", b"w", b"H", b"s", b"e", b".")
+    words = shape.translate(_SMALL).count(b"xa") + shape.startswith(b"a") - count(b"Aa")
+    capitals = shape.translate(_CAPITAL).count(b"xA") + shape.startswith(b"A")
     long_words = 0.25 * count(b"a" * 8) + 4.5 * count(b"a" * 16) + 0.8 * count(b"AAAA")
-    blanks = count(b" " * 80) + count(b"\n" * 16) + count(b" 0")
-    blanks += sum(count(b"  " + other) for other in _NO_BLANKS)
-    lines = sum(count(other + b"\n") for other in (b" ", *_NO_BLANKS[:-1])) + shape.startswith(b"\n")
+    blanks = count(b" " * 80) + count(b"\n" * 16) + count(b" 0") + shape.translate(_BLANK).count(b"  x")
+    lines = shape.translate(_LINE_END).count(b"x\n") + shape.startswith(b"\n")
     numbers, symbols = _thirds(shape, b"0"), _thirds(shape, b".")
     glued = 0.5 * (count(b"a.a") + count(b"a.A") + count(b"0.a"))
-    other = 0.4 * starts(b"w", b" ", b"\n", b"a", b"s", b".") + 0.3 * count(b"w")
-    other += 0.7 * count(b"H") + 0.9 * count(b"s") + 1.8 * count(b"e")
+    other = 0.0 if plain else _beyond_ascii(shape)
     total = words + capitals + long_words + blanks + lines + numbers + symbols - glued + other
     return max(math.ceil(total), 1 if text else 0)
+
+
+def _beyond_ascii(shape: bytes) -> float:
+    """Tokens of characters beyond ASCII, of which each alphabet has its own rate."""
+    count = shape.count
+    words = sum(count(before + b"w") for before in (b" ", b"\n", b"a", b"s", b".")) + shape.startswith(b"w")
+    return 0.4 * words + 0.3 * count(b"w") + 0.7 * count(b"H") + 0.9 * count(b"s") + 1.8 * count(b"e")
 
 
 def _thirds(shape: bytes, name: bytes) -> int:

@@ -205,6 +205,11 @@ def test_whole_numbers_are_calculated_as_by_python(a: int, b: int) -> None:
         assert calculate(f"({a}) % ({b})") == a % b
 
 
+@given(st.integers(2, 100), st.integers(1, 60))
+def test_the_logarithm_of_a_power_is_its_exponent(base: int, exponent: int) -> None:
+    assert calculate(f"log({base}^{exponent}, {base})") == exponent
+
+
 fractions = st.decimals(-(10**6), 10**6, places=4)
 
 

@@ -137,6 +137,12 @@ def test_a_refusal_names_the_field_and_the_reason(arguments: object, problem: st
     assert str(caught.value) == f"Invalid arguments: {problem}. Call it again with arguments that fit."
 
 
+def test_a_refusal_lists_a_few_problems_and_no_more() -> None:
+    with pytest.raises(ToolError) as caught:
+        weather.validate({f"extra{number}": number for number in range(50)})
+    assert str(caught.value).count(";") == 4
+
+
 async def test_the_tool_is_still_the_function() -> None:
     assert await weather("Oslo", unit="f") == "Oslo 1 f None None False"
     assert weather.__doc__ is not None

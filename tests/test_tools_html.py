@@ -81,6 +81,7 @@ def test_any_text_is_read(page: str) -> None:
         "<a",
         '<a "',
         '<a ">',
+        '" <a ">',
         "<a '>",
         "<script",
         "<script>",
@@ -94,4 +95,4 @@ def test_any_text_is_read(page: str) -> None:
 )
 def test_a_hostile_page_takes_time_in_proportion_to_its_size(piece: str) -> None:
     """With quadratic work these would run into the time limit of the tests."""
-    assert len(html_to_text(piece * (1_200_000 // len(piece)), "http://h/")) <= MAX_TEXT
+    assert len(html_to_text(piece * (600_000 // len(piece)), "http://h/")) <= MAX_TEXT

@@ -39,7 +39,7 @@ class SessionTranscript:
 
     def messages(self) -> list[Message]:
         """System prompt and the legal history that fits the window."""
-        return self._window.fit(self._system, self._session.view())
+        return self._window.fit(self._system, self._session.history())
 
     def pending(self) -> list[ToolCall]:
         """Calls without a result at the end of what an earlier attempt stored."""

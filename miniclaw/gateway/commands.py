@@ -219,7 +219,7 @@ class Commands:
         return {"memory_id": args.memory_id}
 
     async def _compact(self, session: Session, focus: str) -> dict[str, Any]:
-        history = session.view()
+        history = session.history().messages()
         if not history:
             return {"session_id": session.session_id, "messages": 0}
         earlier = (session.metadata.get("summary") or {}).get("text", "")

@@ -10,7 +10,9 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["INTERRUPTED", "HistoryView", "legal"]
+from miniclaw.text import estimate_tokens
+
+__all__ = ["INTERRUPTED", "MESSAGE_TOKENS", "HistoryView", "legal", "message_tokens"]
 
 Message = dict[str, Any]
 
@@ -19,6 +21,8 @@ INTERRUPTED: Final = (
     "Check before you do it again."
 )
 """The result that an unanswered call gets."""
+MESSAGE_TOKENS: Final = 4
+"""What a message costs beside its text, about."""
 
 
 class _Group:
@@ -53,6 +57,10 @@ class HistoryView:
 
     def __init__(self) -> None:
         self._messages: list[Message] = []
+        self._costs: list[int | None] = []
+        """Tokens of each message, counted when first needed."""
+        self._bound = 0
+        """Tokens that all messages together cannot exceed."""
         self._open: _Group | None = None
         self._late: dict[str, int] = {}
         """Ids of made-up results and their places in the view, until a newer call takes the id."""
@@ -67,13 +75,44 @@ class HistoryView:
                 self._take_assistant(message)
             elif role in ("user", "system", "developer"):
                 self._close()
-                self._messages.append(message)
+                self._append(message)
 
     def messages(self) -> list[Message]:
         """The view as it can be sent now; the caller may append to the list."""
         if self._open is None:
             return self._messages.copy()
         return self._messages + self._open.missing()
+
+    def tail(self, tokens: int) -> tuple[list[Message], int]:
+        """The latest whole turns that fit, or the last turn alone if even that does not; and what they cost.
+
+        A message is counted once in its life, and not at all while the whole history is sure to fit.
+        """
+        missing = self._open.missing() if self._open is not None else []
+        used = sum(map(message_tokens, missing))
+        if used + self._bound <= tokens:
+            return self._messages + missing, used + self._bound
+        start, kept = 0, None
+        for index in range(len(self._messages) - 1, -1, -1):
+            used += self._cost(index)
+            if used > tokens and kept is not None:
+                break
+            if self._messages[index]["role"] == "user":
+                start, kept = index, used
+        if kept is None or (used <= tokens and start > 0):
+            start, kept = 0, used
+        return self._messages[start:] + missing, kept
+
+    def _cost(self, index: int) -> int:
+        cost = self._costs[index]
+        if cost is None:
+            cost = self._costs[index] = message_tokens(self._messages[index])
+        return cost
+
+    def _append(self, message: Message) -> None:
+        self._messages.append(message)
+        self._costs.append(None)
+        self._bound += _most_tokens(message)
 
     def _take_assistant(self, message: Message) -> None:
         calls = _sound_calls(message.get("tool_calls"))
@@ -83,12 +122,14 @@ class HistoryView:
         if calls:
             shown = [call for _, call in calls]
             unchanged = shown == message.get("tool_calls")
-            self._messages.append(message if unchanged else {**message, "tool_calls": shown})
+            self._append(message if unchanged else {**message, "tool_calls": shown})
             self._open = _Group([(original, call["id"]) for original, call in calls])
             for original, _ in calls:
                 self._late.pop(original, None)
         else:
-            self._messages.append({k: v for k, v in message.items() if k != "tool_calls"})
+            has_calls = "tool_calls" in message
+            plain = {k: v for k, v in message.items() if k != "tool_calls"} if has_calls else message
+            self._append(plain)
 
     def _take_result(self, message: Message) -> None:
         original = str(message.get("tool_call_id") or "")
@@ -98,13 +139,15 @@ class HistoryView:
             if not isinstance(result.get("content"), str):
                 result = {**result, "content": _as_text(result.get("content"))}
             self._open.answered[shown] = result
-            self._messages.append(result)
+            self._append(result)
         elif (place := self._late.pop(original, None)) is not None:
             self._messages[place] = {
                 **message,
                 "tool_call_id": self._messages[place]["tool_call_id"],
                 "content": _as_text(message.get("content")),
             }
+            self._costs[place] = None
+            self._bound += _most_tokens(self._messages[place])
 
     def _close(self) -> None:
         """Answer the calls of the open message that nobody answered."""
@@ -114,7 +157,7 @@ class HistoryView:
         originals = {shown: original for original, shown in group.calls}
         for result in group.missing():
             self._late[originals[result["tool_call_id"]]] = len(self._messages)
-            self._messages.append(result)
+            self._append(result)
 
 
 def legal(messages: Iterable[Message]) -> list[Message]:
@@ -122,6 +165,22 @@ def legal(messages: Iterable[Message]) -> list[Message]:
     view = HistoryView()
     view.extend(messages)
     return view.messages()
+
+
+def message_tokens(message: Message) -> int:
+    """An estimate of what a message costs."""
+    calls = message.get("tool_calls")
+    content = message.get("content")
+    text = content if isinstance(content, str) else ""
+    return MESSAGE_TOKENS + estimate_tokens(text + json.dumps(calls, ensure_ascii=False) if calls else text)
+
+
+def _most_tokens(message: Message) -> int:
+    """What a message cannot exceed: one token a character, two where there may be emoji."""
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else ""
+    calls = len(str(message["tool_calls"])) if message.get("tool_calls") else 0
+    return MESSAGE_TOKENS + (len(text) if text.isascii() else 2 * len(text)) + 2 * calls
 
 
 def _sound_calls(calls: object) -> list[tuple[str, Message]]:

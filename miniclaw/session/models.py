@@ -85,14 +85,14 @@ class Session(BaseModel):
         summary = self.metadata.get("summary") or {}
         return max(int(self.metadata.get("cleared") or 0), int(summary.get("position") or 0))
 
-    def view(self) -> list[dict[str, Any]]:
-        """The legal history as a model may see it; costs the new entries and one list copy."""
+    def history(self) -> HistoryView:
+        """The legal history as a model may see it; costs only the entries that are new."""
         if self.start != self._start:
             self._view, self._viewed, self._start = HistoryView(), self.start, self.start
         if self._viewed < len(self.messages):
             self._view.extend(entry.message for entry in self.messages[self._viewed :])
             self._viewed = len(self.messages)
-        return self._view.messages()
+        return self._view
 
     def steps_of(self, turn_id: str) -> list[Entry]:
         """The entries of the last turn, oldest first, if it is `turn_id`."""

@@ -8,7 +8,7 @@ pass, because the tool (or the server behind it) checks again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
@@ -61,9 +61,9 @@ def check_arguments(schema: Mapping[str, Any], arguments: object) -> dict[str, A
         ToolError: they do not fit; the text names each field and its reason.
     """
     values = _as_object(arguments)
-    problems = list(islice(_problems(schema, values, ()), _MAX_PROBLEMS))
-    if problems:
-        raise _refusal(problems)
+    problems = _problems(schema, values, ())
+    for first in problems:
+        raise _refusal(chain([first], problems))
     return values
 
 

@@ -56,13 +56,14 @@ export class ToolPart {
       "summary",
       {},
       this.#state,
-      h("span", { class: "tool-name" }, call.name),
-      h("span", { class: "tool-brief" }, brief(this.arguments)),
+      h("span", { class: "tool-what" }, h("span", { class: "tool-name" }, call.name), brief(this.arguments)),
       this.#time,
       h("span", { class: "chevron" }, icon("right")),
     );
     this.element = h("details", { class: "part fold tool" }, summary, this.#body);
-    this.element.addEventListener("toggle", () => this.#fill());
+    // Filled before it opens, so that nothing jumps; a search in the page opens it without a click.
+    summary.addEventListener("click", () => this.#fill());
+    this.element.addEventListener("toggle", () => this.element.open && this.#fill());
     this.#show("running");
   }
 
@@ -92,11 +93,10 @@ export class ToolPart {
     const sign = { ok: "check", failed: "cross", unknown: "warn" }[state];
     const text = h("span", { class: "offstage", t: { ok: "toolOk", failed: "toolFailed", unknown: "toolUnknown", running: "toolRunning" }[state] });
     this.#state.replaceChildren(sign ? icon(sign) : h("span", { class: "spinner" }), text);
-    this.#fill();
+    if (this.element.open) this.#fill();
   }
 
   #fill() {
-    if (!this.element.open) return;
     const fields = Object.keys(this.arguments).length || typeof this.arguments === "string";
     const given = fields ? frame(asText(this.arguments)) : [h("p", { class: "muted", t: "noArguments" })];
     const result = this.#content === null ? [] : this.#content ? frame(this.#content) : [h("p", { class: "muted", t: "emptyResult" })];

@@ -38,5 +38,6 @@ function copyButton(text) {
 
 function memories(key, list) {
   const items = list.map((memory) => h("li", {}, typeof memory === "string" ? memory : (memory.content ?? memory.memory_id)));
-  return h("details", { class: "memories" }, h("summary", { t: [key, { count: list.length }] }), h("ul", {}, ...items));
+  const summary = h("summary", {}, h("span", { t: [key, { count: list.length }] }), h("span", { class: "chevron" }, icon("right")));
+  return h("details", { class: "memories" }, summary, h("ul", {}, ...items));
 }

@@ -13,7 +13,7 @@ const TEXTS = {
   closeMenu: ["关闭对话列表", "Close the list of chats"],
   skip: ["跳到输入框", "Skip to the message box"],
   message: ["消息", "Message"],
-  placeholder: ["给 miniClaw 发消息…", "Message miniClaw…"],
+  placeholder: ["给 miniOpenClaw 发消息…", "Message miniOpenClaw…"],
   keys: ["Enter 发送，Shift + Enter 换行", "Enter sends, Shift + Enter starts a new line"],
   send: ["发送", "Send"],
   stop: ["停止回答", "Stop answering"],

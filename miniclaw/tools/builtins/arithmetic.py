@@ -52,10 +52,8 @@ CONTEXT: Final = decimal.Context(
     traps=_TRAPS,
 )
 _SHOWN: Final = decimal.Context(prec=_PRECISION, Emin=-MAX_DIGITS, Emax=MAX_DIGITS, traps=_TRAPS)
-_EXACT: Final = decimal.Context(
-    prec=3 * MAX_DIGITS, rounding=decimal.ROUND_FLOOR, Emin=-MAX_DIGITS, Emax=MAX_DIGITS, traps=_TRAPS
-)
-"""Wide enough for the whole part of any quotient; rounds down, so that `floor` of it is right."""
+_EXACT: Final = decimal.Context(prec=3 * MAX_DIGITS, Emin=-MAX_DIGITS, Emax=MAX_DIGITS, traps=_TRAPS)
+"""Wide enough for the whole part of any quotient."""
 
 
 def literal(text: str) -> Number:

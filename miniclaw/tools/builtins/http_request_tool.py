@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["http_request_tool"]
 
 Method = Literal["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+Body = Annotated[
+    str | dict[str, Any] | list[Any] | None,
+    Field(description="text, or an object or array that is sent as JSON; not with GET or HEAD"),
+]
 
 MAX_REDIRECTS: Final = 5
 TOTAL_SECONDS: Final = 20.0
@@ -89,10 +93,7 @@ def http_request_tool(
         url: Annotated[str, Field(description="an `http` or `https` URL on the public internet")],
         method: Method = "GET",
         headers: dict[str, str] | None = None,
-        body: Annotated[
-            str | dict[str, Any] | list[Any] | None,
-            Field(description="text, or an object or array that is sent as JSON; not with GET or HEAD"),
-        ] = None,
+        body: Body = None,
     ) -> ToolResult:
         """Make an HTTP request and read the answer; a web page comes as readable text with its links."""
         content, type_header = _content(method, body)
@@ -113,9 +114,7 @@ def _risk(arguments: Mapping[str, Any]) -> Risk:
     return "read" if str(arguments.get("method", "GET")).lower() in _HARMLESS else "write"
 
 
-def _content(
-    method: Method, body: str | dict[str, Any] | list[Any] | None
-) -> tuple[bytes | None, dict[str, str]]:
+def _content(method: Method, body: Body) -> tuple[bytes | None, dict[str, str]]:
     if body is None:
         return None, {}
     if method.lower() in _HARMLESS:
