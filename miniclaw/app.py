@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.config import AgentConfig
@@ -47,6 +47,10 @@ from miniclaw.skills.tools import skill_tools
 from miniclaw.tools.builtins import builtin_tools
 from miniclaw.tools.registry import ToolRegistry
 
+if TYPE_CHECKING:
+    from miniclaw.channel.webchat import WebChatChannel
+    from miniclaw.gateway.api import Api
+
 __all__ = ["MiniClaw"]
 
 logger = logging.getLogger(__name__)
@@ -84,6 +88,7 @@ class MiniClaw:
         clock: Clock = time.time,
     ) -> None:
         self.settings = loaded.settings
+        self._origins = loaded.origins
         self.data_dir = loaded.data_dir
         self.bus = EventBus()
         self.live = LiveTurns(self.bus)
@@ -183,6 +188,8 @@ class MiniClaw:
             self._spawn(pump(channel, self.router))
         self._spawn(self._keep_house())
         self._started = True
+        if self.api is not None:
+            self.api.is_ready = True
         self._announce()
         logger.info("miniclaw runs on %s with model %s", self.data_dir, self.provider.info.name)
 
@@ -240,19 +247,18 @@ class MiniClaw:
             waiting=limits.waiting,
             per_session=limits.waiting_per_session,
         )
-        self.commands = Commands(
-            CommandParts(
-                sessions=self.sessions,
-                turns=self.turns,
-                mailbox=self.mailbox,
-                live=self.live,
-                desk=self.desk,
-                memory=self.memory,
-                skills=self.skills,
-                registry=self.registry,
-                provider=self.provider,
-            )
+        self._command_parts = CommandParts(
+            sessions=self.sessions,
+            turns=self.turns,
+            mailbox=self.mailbox,
+            live=self.live,
+            desk=self.desk,
+            memory=self.memory,
+            skills=self.skills,
+            registry=self.registry,
+            provider=self.provider,
         )
+        self.commands = Commands(self._command_parts)
         self.runner = TurnRunner(parts, self.commands)
         self.ingress = Ingress(self.turns, self.mailbox, self.bus)
         self.commands.connect(self.ingress, self.runner)
@@ -269,7 +275,8 @@ class MiniClaw:
         self.channels[self.terminal.name] = self.terminal
         rules = HostRules(settings.web.allowed_hosts, public_url=settings.web.public_url)
         self.gateway: GatewayServer | None = None
-        self.web: Any = None
+        self.web: WebChatChannel | None = None
+        self.api: Api | None = None
         if gateway and settings.gateway.port is not None:
             self.gateway = GatewayServer(
                 hub,
@@ -279,10 +286,45 @@ class MiniClaw:
                 message_bytes=settings.limits.message_bytes,
             )
             self.channels[self.gateway.name] = self.gateway
+        if web and settings.web.port is not None:
+            await self._build_web(hub, rules)
+
+    async def _build_web(self, hub: Hub, rules: HostRules) -> None:
+        """Everything on the HTTP port: page, API, webhooks. aiohttp is imported only for this."""
+        from miniclaw.channel.platforms.generic import GenericPlatform
+        from miniclaw.channel.webchat import WebChatChannel
+        from miniclaw.channel.webhook import WebhookChannel
+        from miniclaw.gateway.api import Api
+        from miniclaw.gateway.http import HttpServer
+
+        settings, size = self.settings, self.settings.limits.message_bytes
+        server = HttpServer(settings.web, self.identities, rules, message_bytes=size)
+        self.web = WebChatChannel(
+            hub,
+            server,
+            self.identities,
+            self.turns,
+            message_bytes=size,
+            ping_seconds=settings.gateway.ping_interval,
+            may_move="web.port" not in self._origins,
+        )
+        self.api = Api(self._command_parts, self.commands, self.outbox)
+        server.add(self.web.routes())
+        server.add(self.api.routes())
+        generic = settings.channels.generic
+        if generic.secret is not None and generic.secret.get_secret_value().strip():
+            platform = GenericPlatform(generic, clock=self._clock)
+            await self.identities.ensure(generic.user)
+            webhook = WebhookChannel(platform, message_bytes=size, clock=self._clock)
+            server.add(webhook.routes())
+            self.channels[webhook.name] = webhook
+            self._push[webhook.name] = webhook
+        self.channels[self.web.name] = self.web
 
     async def _recover(self) -> None:
         """Queue what a former process accepted and did not finish, before anything new comes in."""
-        left = await self.turns.open_turns((*self.channels, LIBRARY))
+        aliases = [alias for channel in self.channels.values() for alias in channel.aliases]
+        left = await self.turns.open_turns((*self.channels, *aliases, LIBRARY))
         for turn in left:
             self.mailbox.restore(turn)
         if left:
@@ -301,7 +343,7 @@ class MiniClaw:
             RunningGateway(
                 pid=os.getpid(),
                 gateway_port=self.gateway.port if self.gateway else None,
-                web_port=None,
+                web_port=self.web.port if self.web else None,
                 token=self.token,
             )
         )

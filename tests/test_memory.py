@@ -618,6 +618,7 @@ async def test_the_loop_goes_on_while_files_are_worked_on(tmp_path: Path) -> Non
 @example("\"quoted\": 'x'\r\n\t- [a]\r", "# not: a comment", "null")
 @example("\ufeffmark 🙂\x85\u2028\x1b", "true", "1_000")
 @example("ends with lines\n\n", " blanks ", "~")
+@example("x", "\x85", "...")
 def test_any_text_survives_the_file(content: str, context: str, key: str) -> None:
     record = make_record(
         {

@@ -276,7 +276,7 @@ def test_activation_belongs_to_the_caller() -> None:
     ("text", "expected"),
     [
         ("write the Log!", [("words", "trigger `log`")]),
-        ("login and catalogue", []),
+        ("login and blog", []),
         ("帮我写一封信吧", [("chinese", "trigger `写一封信`")]),
         ("用git提交", [("tagged", "tag `Git`")]),
         ("翻译这篇法语文章", [("described", "description shares `文章`, `法语`, `翻译`")]),

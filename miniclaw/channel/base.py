@@ -19,8 +19,8 @@ class Channel(ABC):
 
     name: str
     """Unique; part of de-duplication keys and of outbound targets."""
-    typed: bool = False
-    """A person types here: a first word `/name` of a listed command is that command."""
+    aliases: tuple[str, ...] = ()
+    """Further names under which its messages are stored."""
 
     @abstractmethod
     async def start(self) -> None:

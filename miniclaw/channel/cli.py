@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from miniclaw.gateway.connection import Connection, ConnectionChannel, Hub
+from miniclaw.gateway.connection import Connection, ConnectionChannel
 
 __all__ = ["TerminalChannel", "TerminalLink"]
 
@@ -20,9 +20,6 @@ class TerminalChannel(ConnectionChannel):
 
     name = "terminal"
     typed = True
-
-    def __init__(self, hub: Hub) -> None:
-        super().__init__(hub)
 
     async def start(self) -> None:
         """Nothing to open."""

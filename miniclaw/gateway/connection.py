@@ -71,6 +71,9 @@ class Hub:
 class ConnectionChannel(Channel, ABC):
     """A channel whose peers hold connections and are users that it authenticated itself."""
 
+    typed = False
+    """Whether people type here, so that `/name` is a command."""
+
     def __init__(self, hub: Hub) -> None:
         self.hub = hub
         self.connections: dict[str, Connection] = {}
@@ -240,6 +243,7 @@ class Connection:
             user_id=self.user_id,
             session_id=named if isinstance(named, str) else self.current,
             asks=True,
+            typed=self._channel.typed,
         )
 
     def _refuse(self, code: str, message: str, reply_to: str | None) -> None:

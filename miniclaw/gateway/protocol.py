@@ -35,7 +35,10 @@ __all__ = [
     "TextPayload",
     "command_result",
     "error_message",
+    "encode_json",
     "event_message",
+    "format_time",
+    "has_unreadable",
     "new_id",
     "now",
     "parse_frame",
@@ -162,6 +165,8 @@ class Inbound(GatewayMessage):
     reply_to: ReplyTarget | None = None
     asks: bool = True
     """Whether somebody is there to answer an approval."""
+    typed: bool = False
+    """A person typed it: a first word `/name` of a listed command is that command."""
 
 
 class Receipt(BaseModel):
@@ -229,7 +234,7 @@ def parse_frame(data: str | bytes) -> _InboundText | _InboundCommand:
         message = _INBOUND.validate_python(value)
     except ValidationError as error:
         raise ProtocolError("bad_message", _describe(error), reply_to=reply_to) from error
-    if _has_unreadable(message.payload.model_dump()):
+    if has_unreadable(message.payload.model_dump()):
         raise ProtocolError(
             "bad_message", "The text holds a lone surrogate or a NUL character.", reply_to=reply_to
         )
@@ -241,13 +246,14 @@ def plain_text(text: str) -> str:
     return _UNREADABLE.sub("\ufffd", text) if _UNREADABLE.search(text) else text
 
 
-def _has_unreadable(value: object) -> bool:
+def has_unreadable(value: object) -> bool:
+    """Whether any text in a value holds a lone surrogate or NUL, which no store or peer can take."""
     if isinstance(value, str):
         return _UNREADABLE.search(value) is not None
     if isinstance(value, Mapping):
-        return any(_has_unreadable(key) or _has_unreadable(item) for key, item in value.items())
+        return any(has_unreadable(key) or has_unreadable(item) for key, item in value.items())
     if isinstance(value, Sequence):
-        return any(map(_has_unreadable, value))
+        return any(map(has_unreadable, value))
     return False
 
 

@@ -40,9 +40,9 @@ class MessageRouter:
             raise ValueError(f"{msg_type} has a handler already")
         self._handlers[msg_type] = handler
 
-    async def route(self, inbound: Inbound, *, typed: bool = False) -> Receipt:
+    async def route(self, inbound: Inbound) -> Receipt:
         """Have a message carried out or stored; what cannot be is refused, never raised."""
-        if typed:
+        if inbound.typed:
             inbound = self._as_command(inbound)
         handler = self._handlers.get(inbound.msg_type)
         if handler is None:
@@ -80,7 +80,7 @@ async def pump(channel: Channel, router: MessageRouter) -> None:
 
         async def handle(inbound: Inbound) -> None:
             try:
-                channel.settle(inbound, await router.route(inbound, typed=channel.typed))
+                channel.settle(inbound, await router.route(inbound))
             finally:
                 places.release()
 

@@ -146,11 +146,19 @@ def make_record(fields: Mapping[str, Any]) -> MemoryRecord:
 
 def render_record(record: MemoryRecord) -> str:
     """The record as a Markdown file: what describes it in front, its content below, to the letter."""
+    fields = record.model_dump(exclude={"memory_id", "content"}, exclude_none=True)
+    head = "".join(f"{name}: {_scalar(value)}" for name, value in fields.items())
+    return f"---\n{head}---\n{record.content}\n"
+
+
+def _scalar(text: str) -> str:
+    """A text as one line of YAML."""
     import yaml
 
-    fields = record.model_dump(exclude={"memory_id", "content"}, exclude_none=True)
-    head = yaml.safe_dump(fields, allow_unicode=True, sort_keys=False, width=float("inf"))
-    return f"---\n{head}---\n{record.content}\n"
+    # Between double quotes every character has an escape; other styles lose some line ends of Unicode.
+    style = None if text.isprintable() else '"'
+    dumped = yaml.safe_dump(text, default_style=style, allow_unicode=True, width=float("inf"))
+    return dumped.removesuffix("...\n")
 
 
 def parse_record(text: str, *, memory_id: str, modified: float) -> MemoryRecord:

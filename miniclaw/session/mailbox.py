@@ -116,6 +116,11 @@ class Mailbox:
         return True
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether nothing new is taken any more."""
+        return self._stopped
+
+    @property
     def load(self) -> dict[str, int]:
         """How many turns run and wait."""
         return {"running": len(self._current), "waiting": self._waiting}

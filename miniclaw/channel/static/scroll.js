@@ -1,18 +1,21 @@
 /* The one owner of the scroll position: follows the end only while the reader is there. */
 
-const NEAR_PX = 4;
+/** Where the reader counts as being at the end: standing there, and coming from above. */
+const AT_PX = 4;
+const NEAR_PX = 40;
 
 export class ScrollKeeper {
   #following = true;
   #top = 0;
   #height = 0;
+  #goal = Infinity;
   #touching = false;
 
   constructor(scroller, content, button) {
     this.scroller = scroller;
     this.button = button;
     scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
-    scroller.addEventListener("wheel", (event) => event.deltaY < 0 && scroller.scrollTop > 0 && this.#leave(), { passive: true });
+    scroller.addEventListener("wheel", (event) => this.#turned(event), { passive: true });
     scroller.addEventListener("touchstart", () => (this.#touching = true), { passive: true });
     for (const type of ["touchend", "touchcancel"]) {
       addEventListener(type, () => (this.#touching = false), { passive: true });
@@ -56,16 +59,21 @@ export class ScrollKeeper {
     return scrollHeight - scrollTop - clientHeight;
   }
 
-  #scrolled() {
-    const { scrollTop, scrollHeight } = this.scroller;
-    if (this.#distance <= NEAR_PX) this.#following = true;
-    // A smaller page moves the position too; only a page that kept its height was scrolled by the reader.
-    else if (scrollTop < this.#top - 1 && scrollHeight >= this.#height) this.#following = false;
+  #turned({ deltaY }) {
+    // The page may grow while the wheel's scrolling glides on: it aims at what was the end when it was turned.
+    this.#goal = deltaY > 0 ? this.scroller.scrollHeight : Infinity;
+    if (deltaY >= 0 || this.scroller.scrollTop <= 0) return;
+    this.#following = false;
     this.#remember();
   }
 
-  #leave() {
-    this.#following = false;
+  #scrolled() {
+    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
+    const isDown = scrollTop > this.#top;
+    const arrived = this.#distance <= (isDown ? NEAR_PX : AT_PX) || (isDown && scrollTop + clientHeight >= this.#goal - AT_PX);
+    if (arrived) this.#following = true;
+    // A smaller page moves the position too; only a page that kept its height was scrolled by the reader.
+    else if (scrollTop < this.#top - 1 && scrollHeight >= this.#height) this.#following = false;
     this.#remember();
   }
 

@@ -1,0 +1,188 @@
+"""One pipeline for every platform's webhook: verify the raw bytes, normalise, store, answer at once.
+
+Nothing of the agent runs before the platform has its answer, and no answer says why a request was
+refused; the log does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from aiohttp import web
+
+from miniclaw.channel.base import Channel
+from miniclaw.config import Clock
+from miniclaw.errors import DeliveryError, ProtocolError
+from miniclaw.gateway.http import RETRY_SECONDS, Route, json_response
+from miniclaw.gateway.protocol import GatewayMessage, Inbound, Receipt, ReplyTarget
+
+__all__ = ["Answer", "Platform", "WebhookChannel", "WebhookRequest", "delivery_error"]
+
+logger = logging.getLogger(__name__)
+
+QUEUE: Final = 1024
+"""Requests between the HTTP server and the pump; a further one waits, within its time limit."""
+STORE_SECONDS: Final = 2.5
+"""How long storing may take before the platform is told to try again; Slack waits three seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookRequest:
+    """What a platform sent, untouched."""
+
+    method: str
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+    body: bytes
+    now: float
+    """Seconds since the epoch, for time windows of signatures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the platform gets."""
+
+    status: int
+    body: object = None
+
+
+class Platform(Protocol):
+    """One platform's manners; a file each under `platforms/`."""
+
+    name: str
+    paths: Mapping[str, str]
+    """Method by path below `/webhooks/`."""
+
+    def verify(self, request: WebhookRequest) -> None:
+        """Check the signature over the raw body, in constant time.
+
+        Raises:
+            ProtocolError: `unauthorized`.
+        """
+        ...
+
+    def parse(self, request: WebhookRequest) -> Inbound | Answer:
+        """The message of a verified request, or what to answer when it holds none (handshake, own message).
+
+        Raises:
+            ProtocolError: `bad_message`: it is signed and cannot be read.
+        """
+        ...
+
+    def answer(self, receipt: Receipt) -> Answer:
+        """What the platform is told of a message."""
+        ...
+
+    def split(self, text: str) -> list[str]:
+        """The parts of a reply as the platform takes them."""
+        ...
+
+    async def deliver(self, target: ReplyTarget, text: str, *, key: str, repeat: bool) -> str | None:
+        """Send one part; see `Delivers.deliver`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class WebhookChannel(Channel):
+    """The channel of one platform account; its answers leave through the outbox."""
+
+    def __init__(self, platform: Platform, *, message_bytes: int, clock: Clock) -> None:
+        self.name = platform.name
+        self._platform = platform
+        self._message_bytes = message_bytes
+        self._clock = clock
+        self._queue: asyncio.Queue[Inbound] = asyncio.Queue(QUEUE)
+        self._unsettled: dict[int, asyncio.Future[Receipt]] = {}
+
+    def routes(self) -> list[Route]:
+        """The platform's routes; open, since they verify signatures themselves."""
+        return [
+            Route(method=method, path=f"/webhooks/{path}", handler=self._handle, is_open=True)
+            for path, method in self._platform.paths.items()
+        ]
+
+    async def start(self) -> None:
+        """Nothing to open: the HTTP server listens."""
+
+    async def stop(self) -> None:
+        await self._platform.close()
+
+    async def receive(self) -> Inbound:
+        return await self._queue.get()
+
+    def settle(self, inbound: Inbound, receipt: Receipt) -> None:
+        waiting = self._unsettled.pop(id(inbound), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(receipt)
+
+    async def send(self, message: GatewayMessage) -> None:
+        """Webhooks answer through the outbox only; live messages have nowhere to go."""
+
+    def split(self, text: str) -> list[str]:
+        """See `Delivers.split`."""
+        return self._platform.split(text)
+
+    async def deliver(self, target: ReplyTarget, text: str, *, key: str, repeat: bool) -> str | None:
+        """See `Delivers.deliver`."""
+        return await self._platform.deliver(target, text, key=key, repeat=repeat)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        if (request.content_length or 0) > self._message_bytes:
+            return web.Response(status=413)
+        incoming = WebhookRequest(
+            method=request.method,
+            headers=request.headers,
+            query=dict(request.query),
+            body=await request.read(),
+            now=self._clock(),
+        )
+        try:
+            self._platform.verify(incoming)
+            parsed = self._platform.parse(incoming)
+        except ProtocolError as error:
+            logger.warning("%s webhook refused: %s", self.name, error)
+            return web.Response(status=401 if error.code == "unauthorized" else 400)
+        if isinstance(parsed, Answer):
+            return _response(parsed)
+        return _response(await self._store(parsed))
+
+    async def _store(self, inbound: Inbound) -> Answer:
+        """Hand the message to the pump and wait for its commit, but not longer than the platform does."""
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._unsettled[id(inbound)] = future
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._queue.put(inbound)
+                receipt = await asyncio.shield(future)
+        except TimeoutError:
+            logger.error("%s webhook: storing took too long; the platform is asked to try again", self.name)
+            receipt = Receipt(status="unavailable", code="storage_unavailable")
+        return self._platform.answer(receipt)
+
+
+def _response(answer: Answer) -> web.Response:
+    response = json_response(answer.body, status=answer.status) if answer.body is not None else None
+    response = response or web.Response(status=answer.status)
+    if answer.status in (429, 503):
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return response
+
+
+def delivery_error(status: int, retry_after: str | None) -> DeliveryError | None:
+    """What an HTTP status of a platform means for a delivery; `None` = it was taken."""
+    if 200 <= status < 300:
+        return None
+    text = f"the platform answered {status}"
+    if status == 429:
+        seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+        return DeliveryError(text, retry_after=seconds)
+    if status in (408, 425) or status >= 500:
+        return DeliveryError(text, unknown=True)
+    return DeliveryError(text, permanent=True)

@@ -1,0 +1,207 @@
+"""The HTTP API under `/api/`: the same sessions, memories and approvals that the commands show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import from_json
+
+from miniclaw import __version__
+from miniclaw.agent.approval import Decision
+from miniclaw.errors import MemoryStoreError, ProtocolError
+from miniclaw.gateway.commands import CommandParts, Commands, skill_rows, tool_rows
+from miniclaw.gateway.http import Route, json_response, user_of
+from miniclaw.gateway.markdown import render_markdown
+from miniclaw.gateway.pages import MAX_PAGE, message_page, session_row
+from miniclaw.session.outbox import Outbox
+
+__all__ = ["Api", "read_json"]
+
+
+class _DecisionBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    decision: Decision
+
+
+class _MemoryBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    content: str = Field(min_length=1, max_length=4000)
+    context: str = Field(default="", max_length=2000)
+
+
+async def read_json(request: web.Request, model: type[BaseModel]) -> Any:
+    """The body as `model`.
+
+    Raises:
+        ProtocolError: `bad_json` or `bad_message`; the message names the field.
+    """
+    raw = await request.read()
+    try:
+        return model.model_validate(from_json(raw))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise ProtocolError("bad_message", f"`{where}`: {first['msg']}.") from error
+    except ValueError as error:
+        raise ProtocolError("bad_json", "The body is not JSON.") from error
+
+
+class Api:
+    """Handlers of `/api/`; each checks that what it shows belongs to the user who asks."""
+
+    def __init__(self, parts: CommandParts, commands: Commands, outbox: Outbox) -> None:
+        self._p = parts
+        self._commands = commands
+        self._outbox = outbox
+        self.is_ready = False
+
+    def routes(self) -> list[Route]:
+        """All routes of the API but `/api/messages`, which is a channel's."""
+        table: list[tuple[str, str, Any]] = [
+            ("GET", "/api/status", self.status),
+            ("GET", "/api/sessions", self.sessions),
+            ("GET", "/api/sessions/{id}/messages", self.messages),
+            ("GET", "/api/memories", self.memories),
+            ("POST", "/api/memories", self.add_memory),
+            ("GET", "/api/memories/{id}", self.memory),
+            ("DELETE", "/api/memories/{id}", self.delete_memory),
+            ("GET", "/api/tools", self.tools),
+            ("GET", "/api/skills", self.skills),
+            ("GET", "/api/usage", self.usage),
+            ("GET", "/api/approvals", self.approvals),
+            ("POST", "/api/approvals/{id}", self.decide),
+            ("GET", "/api/deliveries", self.deliveries),
+            ("POST", "/api/turns/{id}/cancel", self.cancel),
+        ]
+        routes = [Route(method=method, path=path, handler=handler) for method, path, handler in table]
+        for path, handler in (("/healthz", self.health), ("/readyz", self.ready)):
+            routes.append(Route(method="GET", path=path, handler=handler, is_open=True))
+        return routes
+
+    async def health(self, request: web.Request) -> web.Response:
+        """The process lives."""
+        return json_response({"ok": True})
+
+    async def ready(self, request: web.Request) -> web.Response:
+        """New messages are taken."""
+        ready = self.is_ready and not self._p.mailbox.is_stopped
+        return json_response({"ok": ready}, status=200 if ready else 503)
+
+    async def status(self, request: web.Request) -> web.Response:
+        """Version, model and user, for the page's header."""
+        model = self._p.provider.info
+        hint = ".env: OPENAI_API_KEY=…  OPENAI_BASE_URL=…  OPENAI_MODEL=…" if model.demo else ""
+        return json_response(
+            {
+                "version": __version__,
+                "model": {"name": model.name, "demo": model.demo, "hint": hint},
+                "user_id": user_of(request),
+            }
+        )
+
+    async def sessions(self, request: web.Request) -> web.Response:
+        """The user's sessions, the latest first."""
+        found = await self._p.sessions.list(user_of(request))
+        rows = [session_row(s, self._commands.phase(s.session_id)) for s in found[:500]]
+        return json_response({"sessions": rows})
+
+    async def messages(self, request: web.Request) -> web.Response:
+        """A page of a session's log; with `html=1` rendered too."""
+        page = await message_page(
+            self._p.sessions,
+            request.match_info["id"],
+            user_of(request),
+            before=_number(request, "before", None),
+            limit=min(_number(request, "limit", 50) or 50, MAX_PAGE),
+        )
+        if request.query.get("html") == "1":
+            for row in page["messages"]:
+                if row["role"] == "assistant" and row["content"]:
+                    row["html"] = render_markdown(row["content"])
+        return json_response(page)
+
+    async def memories(self, request: web.Request) -> web.Response:
+        """The user's memories, or those that fit `query`."""
+        user_id, query = user_of(request), request.query.get("query", "")
+        if query:
+            found = [hit.record for hit in await self._p.memory.search(user_id, query, 50)]
+        else:
+            found = await self._p.memory.list(user_id)
+        return json_response({"memories": [record.model_dump(mode="json") for record in found]})
+
+    async def add_memory(self, request: web.Request) -> web.Response:
+        """Save a memory that the user wrote."""
+        body: _MemoryBody = await read_json(request, _MemoryBody)
+        record = await self._p.memory.save(
+            user_of(request), body.content, context=body.context, source="user"
+        )
+        return json_response(record.model_dump(mode="json"), status=201)
+
+    async def memory(self, request: web.Request) -> web.Response:
+        """One memory."""
+        record = await self._memory_call(self._p.memory.get(user_of(request), request.match_info["id"]))
+        if record is None:
+            raise ProtocolError("not_found", "There is no such memory.")
+        return json_response(record.model_dump(mode="json"))
+
+    async def delete_memory(self, request: web.Request) -> web.Response:
+        """Delete one memory."""
+        if not await self._memory_call(self._p.memory.delete(user_of(request), request.match_info["id"])):
+            raise ProtocolError("not_found", "There is no such memory.")
+        return json_response({"deleted": True})
+
+    async def tools(self, request: web.Request) -> web.Response:
+        """The tools."""
+        return json_response({"tools": tool_rows(self._p.registry)})
+
+    async def skills(self, request: web.Request) -> web.Response:
+        """The skills."""
+        self._p.skills.reload_if_changed()
+        return json_response({"skills": skill_rows(self._p.skills)})
+
+    async def usage(self, request: web.Request) -> web.Response:
+        """Tokens by day and model."""
+        return json_response({"usage": self._p.turns.usage_of(user_of(request))})
+
+    async def approvals(self, request: web.Request) -> web.Response:
+        """The questions that wait for the user."""
+        waiting = self._p.desk.open_for(user_of(request))
+        return json_response({"approvals": [approval.to_dict() for approval in waiting]})
+
+    async def decide(self, request: web.Request) -> web.Response:
+        """Answer a question."""
+        body: _DecisionBody = await read_json(request, _DecisionBody)
+        approval = await self._p.desk.decide(request.match_info["id"], user_of(request), body.decision)
+        return json_response({"approval_id": approval.approval_id, "decision": body.decision})
+
+    async def deliveries(self, request: web.Request) -> web.Response:
+        """Answers that did not reach their platform yet, dead letters among them."""
+        names = ("key", "turn_id", "channel", "conversation", "state", "attempts", "error")
+        rows = [
+            {name: getattr(delivery, name) for name in names}
+            for delivery in self._outbox.of_user(user_of(request))
+        ]
+        return json_response({"deliveries": rows})
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Stop a turn; it is no error when it has ended."""
+        cancelled = await self._commands.cancel(request.match_info["id"], user_of(request))
+        return json_response({"cancelled": cancelled})
+
+    @staticmethod
+    async def _memory_call(call: Any) -> Any:
+        try:
+            return await call
+        except MemoryStoreError as error:
+            raise ProtocolError("not_found", str(error)) from error
+
+
+def _number(request: web.Request, name: str, default: int | None) -> int | None:
+    text = request.query.get(name)
+    if text is None:
+        return default
+    if not text.isdigit() or len(text) > 15:
+        raise ProtocolError("bad_arguments", f"`{name}` must be a number from 0 on.")
+    return int(text)

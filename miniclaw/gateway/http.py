@@ -1,0 +1,202 @@
+"""The one aiohttp application: its routes, its auth, its errors. Channels contribute routes to it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from miniclaw.config import WebSettings
+from miniclaw.errors import ConfigError, ProtocolError, StorageError
+from miniclaw.gateway.access import HostRules, presented_token
+from miniclaw.gateway.protocol import encode_json
+from miniclaw.identity import Identities
+
+__all__ = ["HttpServer", "Route", "error_response", "json_response", "user_of"]
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+STATUS: Final = {
+    "bad_json": 400,
+    "bad_message": 400,
+    "bad_arguments": 400,
+    "unsupported": 400,
+    "unknown_command": 400,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "session_not_found": 404,
+    "turn_not_found": 404,
+    "approval_not_found": 404,
+    "too_large": 413,
+    "misdirected": 421,
+    "session_busy": 429,
+    "rate_limited": 429,
+    "overloaded": 503,
+    "draining": 503,
+    "storage_unavailable": 503,
+}
+RETRY_SECONDS: Final = 5
+"""What `Retry-After` says with 429 and 503."""
+SHUTDOWN_SECONDS: Final = 2.0
+_USER: Final = web.AppKey("user", str)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A route that a channel contributes."""
+
+    method: str
+    path: str
+    handler: Handler
+    is_open: bool = False
+    """Reachable without a token: static files and webhooks, which verify signatures themselves."""
+
+
+def user_of(request: web.Request) -> str:
+    """The authenticated user of a request on a route that is not open."""
+    user: str = request["user_id"]
+    return user
+
+
+def json_response(value: object, *, status: int = 200) -> web.Response:
+    """A JSON answer."""
+    return web.Response(text=encode_json(value), status=status, content_type="application/json")
+
+
+def error_response(error: ProtocolError) -> web.Response:
+    """An error as the HTTP API tells it: `{"error": {"code", "message"}}` with the fitting status."""
+    status = STATUS.get(error.code, 500)
+    response = json_response({"error": {"code": error.code, "message": str(error)}}, status=status)
+    if status in (429, 503):
+        response.headers["Retry-After"] = str(RETRY_SECONDS)
+    return response
+
+
+class HttpServer:
+    """Listens, checks who asks, and turns our errors into answers.
+
+    Open are only routes marked so. Everything else needs a bearer token or the browser's cookie; a cookie
+    alone does nothing from another page: requests that change something need our own `Origin` and JSON, an
+    upgrade needs our own `Origin`.
+    """
+
+    def __init__(
+        self, settings: WebSettings, identities: Identities, rules: HostRules, *, message_bytes: int
+    ) -> None:
+        self._settings = settings
+        self._identities = identities
+        self._rules = rules
+        self._open: set[str] = set()
+        self._app = web.Application(middlewares=[self._guard], client_max_size=message_bytes)
+        self._runner: web.AppRunner | None = None
+        self.port: int | None = None
+
+    @property
+    def cookie(self) -> str:
+        """The name of the login cookie; each port has its own, since cookies do not know ports."""
+        return f"miniclaw_{self.port}"
+
+    @property
+    def url(self) -> str:
+        """Where a browser on this machine finds the page."""
+        host = self._settings.host if self._settings.host not in ("0.0.0.0", "::", "") else "127.0.0.1"
+        return self._settings.public_url.rstrip("/") or f"http://{host}:{self.port}"
+
+    def add(self, routes: Iterable[Route]) -> None:
+        """Add routes, before the start."""
+        for route in routes:
+            if route.is_open:
+                self._open.add(route.path)
+            self._app.router.add_route(route.method, route.path, route.handler)
+
+    async def start(self, *, may_move: bool) -> None:
+        """Listen; with `may_move` on the next free port when the configured one is taken.
+
+        Raises:
+            ConfigError: the port is taken or the address is not ours.
+        """
+        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+        await self._runner.setup()
+        wanted = self._settings.port or 0
+        for port in range(wanted, wanted + 20) if may_move and wanted else (wanted,):
+            site = web.TCPSite(self._runner, self._settings.host, port, backlog=1024)
+            try:
+                await site.start()
+            except OSError as error:
+                failure = error
+                continue
+            self.port = int(self._runner.addresses[0][1])
+            return
+        await self._runner.cleanup()
+        raise ConfigError(
+            f"The web chat cannot listen on {self._settings.host}:{wanted}: "
+            f"{failure.strerror or failure}; choose another --port."
+        ) from failure
+
+    async def stop(self) -> None:
+        """Stop listening and end open requests; may be called again."""
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._check(request)
+            return await handler(request)
+        except ProtocolError as error:
+            logger.info("%s %s refused: %s", request.method, request.path, error)
+            return error_response(error)
+        except StorageError as error:
+            logger.error("%s %s: %s", request.method, request.path, error)
+            unavailable = ProtocolError(
+                "storage_unavailable", "Storage does not answer; try again in a moment."
+            )
+            return error_response(unavailable)
+        except web.HTTPRequestEntityTooLarge:
+            return error_response(ProtocolError("too_large", "The body is too large."))
+        except web.HTTPException as error:
+            code = {404: "not_found", 405: "unsupported"}.get(error.status, "bad_message")
+            body = {"error": {"code": code, "message": error.reason}}
+            return json_response(body, status=error.status) if error.status >= 400 else error
+        except Exception:  # boundary: a handler that breaks answers 500 and no more
+            logger.exception("%s %s broke", request.method, request.path)
+            return error_response(ProtocolError("internal", "Something broke inside miniclaw."))
+
+    def _check(self, request: web.Request) -> None:
+        """Refuse what is not for us or not from somebody we know."""
+        host, origin = request.headers.get("Host"), request.headers.get("Origin")
+        if not self._rules.allows_host(host):
+            raise ProtocolError(
+                "misdirected", "This server does not answer to that name; see web.allowed_hosts."
+            )
+        resource = request.match_info.route.resource
+        if resource is not None and resource.canonical in self._open:
+            return
+        own = origin is not None and self._rules.allows_origin(origin, host)
+        if origin is not None and not own:
+            raise ProtocolError("forbidden", "Requests from other pages are refused.")
+        upgrade = request.headers.get("Upgrade", "").lower() == "websocket"
+        token = presented_token(request.headers, request.query_string if upgrade else "")
+        user_id = self._identities.user_of_token(token or "")
+        if user_id is None and token is None:
+            user_id = self._identities.user_of_login(request.cookies.get(self.cookie, ""))
+            if user_id is not None:
+                self._check_cookie_request(request, own=own, upgrade=upgrade)
+        if user_id is None:
+            raise ProtocolError("unauthorized", "A valid token is needed; open the URL that `serve` printed.")
+        request["user_id"] = user_id
+
+    @staticmethod
+    def _check_cookie_request(request: web.Request, *, own: bool, upgrade: bool) -> None:
+        changes = request.method not in ("GET", "HEAD")
+        if (changes or upgrade) and not own:
+            raise ProtocolError("forbidden", "A browser's cookie works only for our own page.")
+        if changes and request.content_type != "application/json":
+            raise ProtocolError("forbidden", "A browser's cookie needs `Content-Type: application/json`.")
