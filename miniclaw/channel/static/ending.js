@@ -3,9 +3,10 @@
 import { announce, copyText, h, icon } from "./dom.js";
 import { name, number, t } from "./i18n.js";
 
-/** One quiet line inside an answer; `kind` is `note` or `problem`. */
+/** One line inside an answer; `kind` is `note` or `problem`. */
 export function note(kind, key, fill) {
-  return h("div", { class: `part ${kind}` }, icon("warn"), h("span", { t: [key, fill] }));
+  const sign = kind === "problem" ? "warn" : "stop";
+  return h("div", { class: `part ${kind}` }, icon(sign), h("span", { t: [key, fill] }));
 }
 
 /** The line under an answer; `text` gives the answer's source. */

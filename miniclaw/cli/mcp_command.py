@@ -1,0 +1,32 @@
+"""`miniclaw mcp serve`: our tools for Claude Desktop, Cursor and other MCP clients."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions.add_parser("serve", help="serve the built-in tools on standard input and output")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve on stdio until standard input ends."""
+    from miniclaw.cli.start import load, set_up_logging
+    from miniclaw.mcp.stdio import serve_stdio
+    from miniclaw.tools.builtins import builtin_tools
+    from miniclaw.tools.registry import ToolRegistry
+
+    loaded = load(args)
+    set_up_logging(loaded, default="warning")
+    settings = loaded.settings
+    registry = ToolRegistry(
+        builtin_tools(),
+        default_timeout=settings.agent.tool_timeout,
+        result_chars=settings.tools.result_chars,
+    )
+    return asyncio.run(serve_stdio(registry))
