@@ -140,6 +140,8 @@ async def test_a_preference_takes_the_place_of_the_one_before(memory: LongTermMe
     replaced = await memory.get("alice", old.memory_id)
     assert replaced is not None
     assert (replaced.status, replaced.superseded_by) == ("superseded", new.memory_id)
+    await memory.save("alice", "likes green", category="preference", key="colour")
+    assert await memory.get("alice", old.memory_id) == replaced, "what was replaced before stays as it was"
 
 
 async def test_an_unknown_type_counts_as_semantic(memory: LongTermMemory) -> None:
@@ -175,8 +177,8 @@ async def test_a_wrong_value_is_named_and_nothing_is_written(
 
 async def test_the_best_match_comes_first(memory: LongTermMemory) -> None:
     await memory.save("alice", "The dog sleeps")
-    await memory.save("alice", "The dog of the neighbour barks at the postman every day")
     await memory.save("alice", "The cat sleeps")
+    await memory.save("alice", "The dog of the neighbour barks at the postman every day")
     assert await found(memory, "alice", "sleeping dogs") == [
         "The dog sleeps",
         "The cat sleeps",
@@ -592,22 +594,25 @@ async def test_a_call_whose_caller_is_cancelled_is_still_done_as_a_whole(tmp_pat
     assert await memory.get("alice", record.memory_id) == save.result()
 
 
-async def test_the_loop_goes_on_while_files_are_worked_on(tmp_path: Path) -> None:
-    reached, let_go = threading.Event(), threading.Event()
+async def test_a_busy_scope_holds_up_neither_the_loop_nor_other_scopes(tmp_path: Path) -> None:
+    """More calls wait for it than there are threads."""
+    let_go = threading.Event()
+    is_first = threading.Lock()
 
     def clock() -> float:
-        if threading.current_thread() is not threading.main_thread():
-            reached.set()
+        if threading.current_thread() is not threading.main_thread() and is_first.acquire(blocking=False):
             assert let_go.wait(10)
         return 1_800_000_000.0
 
     memory = opened(tmp_path, clock)
-    search = asyncio.create_task(memory.search("alice", "x"))
-    async with asyncio.timeout(10):
-        while not reached.is_set():
+    busy = [asyncio.create_task(memory.search("alice", "x")) for _ in range(64)]
+    async with asyncio.timeout(5):
+        while not is_first.locked():
             await asyncio.sleep(0)
+        assert await memory.search("bob", "x") == []
+        assert not any(task.done() for task in busy)
         let_go.set()
-        assert await search == []
+        assert await asyncio.gather(*busy) == [[]] * 64
 
 
 # --- the file format --------------------------------------------------------------------------------------

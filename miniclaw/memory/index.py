@@ -186,10 +186,7 @@ class ScopeStore:
     def _keep(self, record: MemoryRecord, signature: _Signature) -> None:
         self._seen[record.memory_id] = signature
         self.records[record.memory_id] = record
-        if record.status == "active":
-            self.index.put(record.memory_id, f"{record.content}\n{record.context}")
-        else:
-            self.index.remove(record.memory_id)
+        self.index.put(record.memory_id, f"{record.content}\n{record.context}")
 
     def _forget(self, memory_id: str) -> None:
         self._seen.pop(memory_id, None)
