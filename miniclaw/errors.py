@@ -9,7 +9,7 @@ MiniClawError
 ├── ModelError              the model could not answer; carries a `turn.failed` code
 ├── ToolError               a tool refused or failed; its text goes back to the model
 ├── SkillError              a skill file is not usable; carries file and line
-├── MemoryStoreError        a memory was refused or could not be read or written; nothing was changed
+├── MemoryStoreError        a memory, its id or its scope was refused, or its file could not be read or written
 ├── MCPError                a JSON-RPC error of an MCP peer; carries its code
 └── DeliveryError           a channel could not send; says whether sending again can help
 """

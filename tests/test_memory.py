@@ -187,6 +187,13 @@ async def test_the_best_match_comes_first(memory: LongTermMemory) -> None:
     assert [r.record.content for r in await memory.search("alice", "sleeping dogs", 1)] == ["The dog sleeps"]
 
 
+async def test_a_rare_word_tells_more_than_a_common_one(memory: LongTermMemory) -> None:
+    await memory.save("alice", "a zebra")
+    for number in range(5):
+        await memory.save("alice", f"holiday {number}")
+    assert (await found(memory, "alice", "holiday zebra"))[0] == "a zebra"
+
+
 async def test_chinese_is_found_by_a_part_of_a_sentence(memory: LongTermMemory) -> None:
     await memory.save("alice", "用户在上海工作，养了一只猫")
     await memory.save("alice", "用户每周三打羽毛球")

@@ -33,7 +33,7 @@ async def call(tools: ToolRegistry, turn: ToolContext | None, name: str, **argum
 
 async def test_what_is_saved_is_reported_and_found(tools: ToolRegistry, memory: LongTermMemory) -> None:
     turn = context()
-    saved = await call(tools, turn, "memory_save", content="Alice has a cat", background="small talk")
+    saved = await call(tools, turn, "memory_save", content="Alice has a cat", context="small talk")
     assert saved.ok
     assert turn.saved_memories == [saved.data["memory_id"]]
     found = await call(tools, turn, "memory_search", query="cats")

@@ -174,10 +174,10 @@ def test_a_registration_by_name_needs_parameters_and_a_handler() -> None:
 
 def test_a_parameter_may_not_hide_the_context() -> None:
     @tool
-    def confused(context: str, ctx: ToolContext) -> str:
-        return context
+    def confused(tool_context: str, ctx: ToolContext) -> str:
+        return tool_context
 
-    with pytest.raises(ConfigError, match="give the parameter `context` another name"):
+    with pytest.raises(ConfigError, match="give the parameter `tool_context` another name"):
         ToolRegistry([confused])
 
 

@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from websockets.asyncio.server import Server, ServerConnection, broadcast, serve
+from websockets.datastructures import MultipleValuesError
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
@@ -99,7 +100,10 @@ class GatewayServer(ConnectionChannel):
 
     async def _check_request(self, connection: ServerConnection, request: Request) -> Response | None:
         """Refuse an upgrade before it happens: wrong host, foreign page, no token, too many."""
-        host, origin = request.headers.get("Host"), request.headers.get("Origin")
+        try:
+            host, origin = request.headers.get("Host"), request.headers.get("Origin")
+        except MultipleValuesError:
+            return connection.respond(HTTPStatus.BAD_REQUEST, "a header was sent twice\n")
         parts = urlsplit(request.path)
         if not self._rules.allows_host(host):
             return connection.respond(HTTPStatus.MISDIRECTED_REQUEST, "unknown host\n")

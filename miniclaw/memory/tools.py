@@ -20,8 +20,7 @@ _TYPE: Final = {
     "enum": ["semantic", "episodic", "procedural"],
     "description": "semantic: a fact; episodic: something that happened; procedural: how something is done.",
 }
-# The record's `context` has another name here: `context` is the context of the call.
-_BACKGROUND: Final = {"type": "string", "description": "When, where or why it came up, in a few words."}
+_CONTEXT: Final = {"type": "string", "description": "When, where or why it came up, in a few words."}
 _MEMORY_ID: Final = {"type": "string", "description": "The memory's id, `mem_…`, as a search gave it."}
 
 
@@ -30,7 +29,7 @@ def memory_tools(memory: LongTermMemory) -> list[Tool]:
     calls = _Calls(memory)
     save: dict[str, Any] = {
         "content": {"type": "string", "description": "What to remember."},
-        "background": _BACKGROUND,
+        "context": _CONTEXT,
         "memory_type": _TYPE,
         "memory_id": {**_MEMORY_ID, "description": "Only to replace a memory that is known: its id."},
     }
@@ -41,7 +40,7 @@ def memory_tools(memory: LongTermMemory) -> list[Tool]:
     update: dict[str, Any] = {
         "memory_id": _MEMORY_ID,
         "content": {"type": "string", "description": "What to remember instead."},
-        "background": _BACKGROUND,
+        "context": _CONTEXT,
     }
     return [
         _MemoryTool("memory_save", _SAVE, save, calls.save, required="content"),
@@ -91,11 +90,11 @@ class _MemoryTool(Tool):
         self.compactable = risk == "read"
         self._call = call
 
-    async def execute(self, *, context: ToolContext | None = None, **arguments: Any) -> ToolResult:
-        if context is None:
+    async def execute(self, *, tool_context: ToolContext | None = None, **arguments: Any) -> ToolResult:
+        if tool_context is None:
             raise ToolError("Memory belongs to a user: this works only inside a conversation.")
         try:
-            return await self._call(context, **arguments)
+            return await self._call(tool_context, **arguments)
         except MemoryStoreError as error:
             raise ToolError(f"{error}.") from error
 
@@ -111,7 +110,7 @@ class _Calls:
         call: ToolContext,
         *,
         content: str,
-        background: str | None = None,
+        context: str | None = None,
         memory_type: str | None = None,
         memory_id: str | None = None,
     ) -> ToolResult:
@@ -119,13 +118,13 @@ class _Calls:
             record = await self._memory.save(
                 call.scope,
                 content,
-                context=background or "",
+                context=context or "",
                 memory_type=memory_type or "semantic",
                 source="agent",
             )
         else:
             record = await self._memory.update(
-                call.scope, memory_id, content=content, context=background, memory_type=memory_type
+                call.scope, memory_id, content=content, context=context, memory_type=memory_type
             )
         return _stored(record, call)
 
@@ -136,9 +135,9 @@ class _Calls:
         return ToolResult(content="\n".join(lines) or "Nothing is remembered about this.", data=data)
 
     async def update(
-        self, call: ToolContext, *, memory_id: str, content: str | None = None, background: str | None = None
+        self, call: ToolContext, *, memory_id: str, content: str | None = None, context: str | None = None
     ) -> ToolResult:
-        record = await self._memory.update(call.scope, memory_id, content=content, context=background)
+        record = await self._memory.update(call.scope, memory_id, content=content, context=context)
         return _stored(record, call)
 
     async def delete(self, call: ToolContext, *, memory_id: str) -> ToolResult:
@@ -153,7 +152,7 @@ def _stored(record: MemoryRecord, call: ToolContext) -> ToolResult:
 
 
 def _line(record: MemoryRecord) -> str:
-    background = f" ({record.context})" if record.context else ""
+    context = f" ({record.context})" if record.context else ""
     return (
-        f"- [{record.memory_id}, {record.memory_type}, {record.updated_at[:10]}] {record.content}{background}"
+        f"- [{record.memory_id}, {record.memory_type}, {record.updated_at[:10]}] {record.content}{context}"
     )

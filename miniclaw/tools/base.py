@@ -52,7 +52,7 @@ class Tool(ABC):
     idempotent: bool = False
     """Running it twice is the same as running it once, so a crash may repeat it."""
     wants_context: bool = False
-    """`execute` is also given `context`, a `ToolContext` or `None`, which the model never sees."""
+    """`execute` is also given `tool_context`, a `ToolContext` or `None`, which the model never sees."""
     origin: str = ""
     """Where it comes from, for messages about it, such as a server's name; empty = where its code is."""
 

@@ -78,7 +78,7 @@ class FunctionTool(Tool, Generic[P, R]):
     async def execute(self, **kwargs: Any) -> ToolResult:
         """Run the function with validated arguments and turn what it returns into a result."""
         if self._context_parameter is not None:
-            context = kwargs.pop("context", None)
+            context = kwargs.pop("tool_context", None)
             if context is None and self._context_required:
                 raise ToolError("This works only inside a conversation.")
             kwargs[self._context_parameter] = context

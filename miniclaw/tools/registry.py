@@ -199,7 +199,7 @@ class ToolRegistry:
                 if tool.risk_of(arguments) == "forbidden":
                     raise ToolError("This is forbidden with these arguments. Find another way.")
                 if tool.wants_context:
-                    values["context"] = context
+                    values["tool_context"] = context
                 result = await tool.execute(**values)
                 return await readable(result, self._result_chars, context, new_id=self._new_id)
         except ToolError as error:
@@ -240,9 +240,9 @@ class ToolRegistry:
             raise ConfigError(
                 f"Two tools are called `{tool.name}`: {_origin(taken.tool)} and {_origin(tool)}. Rename one."
             )
-        if tool.wants_context and "context" in tool.parameters.get("properties", {}):
+        if tool.wants_context and "tool_context" in tool.parameters.get("properties", {}):
             raise ConfigError(
-                f"Tool `{tool.name}` ({_origin(tool)}): give the parameter `context` another name;"
+                f"Tool `{tool.name}` ({_origin(tool)}): give the parameter `tool_context` another name;"
                 " it would hide the context of the call."
             )
         if isinstance(tool, ValidatesArguments):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,11 +25,12 @@ class RawClient:
     def __init__(self, socket: ClientConnection) -> None:
         self.socket = socket
         self.frames: list[dict[str, Any]] = []
-        self._numbers = itertools.count(1)
+        # Ids are unique over all clients: the same id of the same user is the same message.
+        self._ids = (f"{uuid.uuid4().hex}-{number}" for number in itertools.count(1))
 
     async def send(self, msg_type: str, payload: Payload, *, msg_id: str | None = None) -> str:
         """Send a message; returns its id."""
-        msg_id = msg_id or f"m{next(self._numbers)}"
+        msg_id = msg_id or next(self._ids)
         await self.socket.send(json.dumps({"msg_id": msg_id, "msg_type": msg_type, "payload": payload}))
         return msg_id
 

@@ -82,8 +82,8 @@ export class ToolPart {
     this.#show(ok === false ? "failed" : "ok");
   }
 
-  /** The turn is over and no result came. */
-  abandon() {
+  /** The turn is over; maybe no result came. */
+  close() {
     if (!this.isDone) this.#show("unknown");
   }
 
@@ -178,6 +178,11 @@ export class ApprovalPart {
       else this.#problem.textContent = error.message;
       this.#enable(true);
     }
+  }
+
+  /** The turn is over. */
+  close() {
+    this.resolve();
   }
 
   #enable(enabled) {

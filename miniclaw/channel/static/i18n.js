@@ -36,6 +36,7 @@ const TEXTS = {
   demo: ["演示模式", "Demo mode"],
   demoMore: ["回答由内置的演示程序给出，没有连接真正的模型。", "Answers come from a built-in demo; no real model is connected."],
   connecting: ["正在连接…", "Connecting…"],
+  reconnecting: ["正在重新连接…这时写的消息会留着，届时发送。", "Reconnecting… What you write now is kept and sent then."],
   connected: ["已连接", "Connected"],
   offline: ["网络已断开。恢复后会自动连接；这时写的消息会留着，届时发送。", "You are offline. The page reconnects by itself; what you write now is kept and sent then."],
   lost: ["连接断开，{seconds} 秒后重试。这时写的消息会留着，届时发送。", "Connection lost, trying again in {seconds} s. What you write now is kept and sent then."],

@@ -57,27 +57,28 @@ export class Sidebar {
   #draw() {
     const sorted = [...this.#sessions.values()].sort((a, b) => moment(b) - moment(a));
     const groups = new Map();
+    const format = new Intl.DateTimeFormat(language(), { dateStyle: "medium", timeStyle: "short" });
     for (const session of sorted) {
       const key = age(moment(session));
       groups.set(key, [...(groups.get(key) ?? []), session]);
     }
     const list = $("sessions");
     const focused = list.contains(document.activeElement) ? document.activeElement.hash : null;
-    list.replaceChildren(...[...groups].flatMap(([key, sessions]) => [h("h3", {}, t(key)), this.#group(key, sessions)]));
+    list.replaceChildren(...[...groups].flatMap(([key, sessions]) => [h("h3", {}, t(key)), this.#group(key, sessions, format)]));
     if (!sorted.length) list.append(h("p", { class: "muted", t: "noChats" }));
     if (focused) [...list.querySelectorAll("a")].find((link) => link.hash === focused)?.focus();
   }
 
-  #group(key, sessions) {
-    return h("ul", { "aria-label": t(key) }, ...sessions.map((session) => h("li", {}, this.#row(session))));
+  #group(key, sessions, format) {
+    return h("ul", { "aria-label": t(key) }, ...sessions.map((session) => h("li", {}, this.#row(session, format))));
   }
 
-  #row({ session_id: id, title, phase, updated_at }) {
+  #row(session, format) {
+    const { session_id: id, title, phase } = session;
     const state = phase === "running" ? "running" : phase === "waiting_approval" ? "waiting" : this.#fresh.has(id) ? "fresh" : null;
     const mark = state && h("span", { class: `mark ${state}` }, h("span", { class: "offstage" }, t(state)));
     const link = h("a", { href: `#${id}`, "aria-current": id === this.#current && "page" }, h("span", { class: "title" }, title || t("untitled")), mark);
-    const when = moment({ updated_at });
-    link.title = `${title || t("untitled")}\n${new Intl.DateTimeFormat(language(), { dateStyle: "medium", timeStyle: "short" }).format(when)}`;
+    link.title = `${title || t("untitled")}\n${format.format(moment(session))}`;
     return link;
   }
 }

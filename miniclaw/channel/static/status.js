@@ -53,13 +53,13 @@ export class Status {
   #tick() {
     if (this.#state.name === "open" || this.#state.name === "refused") return;
     const seconds = Math.max(0, Math.ceil((this.#state.retryAt - Date.now()) / 1_000));
-    if (!this.#wasLost) announce(t("connecting"));
+    if (!this.#wasLost) announce(t("reconnecting"));
     this.#wasLost = true;
     $("connection").hidden = false;
     if (!navigator.onLine) say($("connection-text"), "offline");
     else if (this.#state.name === "waiting" && seconds) say($("connection-text"), "lost", { seconds });
-    else say($("connection-text"), "connecting");
-    $("retry").hidden = this.#state.name !== "waiting";
+    else say($("connection-text"), "reconnecting");
+    $("retry").disabled = this.#state.name !== "waiting";
     this.#timer = setTimeout(() => this.#tick(), 500);
   }
 

@@ -11,6 +11,7 @@ export class Thread {
   #echoes = new Map();
   #list = h("div", { class: "turns" });
   #older = h("button", { type: "button", class: "older quiet", t: "older", hidden: true });
+  #loading = h("p", { class: "loading muted", t: "loading" });
   #problem = h("div", { class: "thread-problem", role: "alert" });
   #first;
   #buffer = null;
@@ -24,7 +25,8 @@ export class Thread {
   constructor({ session = null, draft = null }, tools) {
     Object.assign(this, { session, draft, tools, title: "", isStale: true, scrollPlace: null });
     this.#older.addEventListener("click", () => this.#loadOlder());
-    this.element = h("section", { class: "thread", role: "log", label: "conversation" }, this.#older, this.#list, this.#problem);
+    this.element = h("section", { class: "thread", role: "log", label: "conversation" }, this.#older, this.#list, this.#loading, this.#problem);
+    this.#loading.hidden = !session;
     for (const entry of tools.outbox.of({ session, draft })) this.echo(entry);
   }
 
@@ -107,12 +109,14 @@ export class Thread {
       return;
     }
     this.#buffer = [];
+    this.#setBusy(true);
     let loose = [];
     try {
       const running = this.tools.wire.isOpen ? await this.#resume(this.active) : undefined;
       const page = await getMessages(this.session);
       this.#merge(page, running);
       this.#knows = true;
+      this.#loading.hidden = true;
       this.isStale = running === undefined;
       this.#fail(null);
       if (running !== undefined) loose = [...this.#turns.values()].filter((turn) => turn.isGuess || (!turn.hasEnded && turn.id !== running));
@@ -123,6 +127,7 @@ export class Thread {
       const buffered = this.#buffer;
       this.#buffer = null;
       for (const payload of buffered) this.take(payload);
+      this.#setBusy(false);
     }
     for (const turn of loose.slice(-3)) this.#ask(turn).catch(() => (this.isStale = true));
     this.tools.onChange(this);
@@ -194,10 +199,12 @@ export class Thread {
     try {
       const page = await getMessages(this.session, this.#first);
       const anchor = this.#list.firstElementChild;
+      this.#setBusy(true);
       this.tools.scroll.holding(anchor, () => this.#prepend(page));
     } catch (error) {
       this.#fail(error);
     }
+    this.#setBusy(false);
     this.#older.disabled = false;
   }
 
@@ -225,9 +232,15 @@ export class Thread {
     this.#knows = false;
   }
 
+  /** What comes from the log is not read out as if it were said now. */
+  #setBusy(isBusy) {
+    this.element.setAttribute("aria-busy", isBusy);
+  }
+
   #fail(error) {
     this.#problem.replaceChildren();
     if (!error) return;
+    this.#loading.hidden = true;
     const isMissing = error.status === 404 || error.code === "session_not_found";
     const text = isMissing
       ? [h("strong", { t: "chatMissing" }), h("span", { t: "chatMissingMore" })]

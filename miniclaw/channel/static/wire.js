@@ -41,7 +41,9 @@ export class Wire {
     addEventListener("online", () => this.retry());
     addEventListener("offline", () => this.#drop());
     document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState === "visible") this.retry();
+      if (document.visibilityState !== "visible") return;
+      this.retry();
+      this.#watch();
     });
   }
 
