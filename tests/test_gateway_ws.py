@@ -222,7 +222,7 @@ async def test_cancel_ends_the_running_turn_at_once_and_the_history_says_so(tmp_
         receipt = await client.receipt(await client.send("text", {"text": "think"}))
         await client.until(lambda f: f["payload"].get("name") == "turn.started")
         cancel = await client.send("command", {"name": "cancel", "args": {"turn_id": receipt["turn_id"]}})
-        names = []
+        names: list[str] = []
         while len(names) < 2:
             frame = await client.until(
                 lambda f: f["payload"].get("name") in ("turn.cancelled", "command.result")

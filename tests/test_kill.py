@@ -117,7 +117,7 @@ async def test_sigterm_refuses_new_messages_lets_running_turns_finish_and_exits_
                 turns.append((await client.receipt(msg_id))["turn_id"])
             for _ in range(3):
                 await asyncio.wait_for(started.acquire(), 20)
-            server.signal(signal.SIGTERM)
+            server.send_signal(signal.SIGTERM)
             refused: dict[str, Any] = {}
             while refused.get("code") != "draining":
                 refused = await client.receipt(await client.send("text", {"text": "too late"}))

@@ -44,7 +44,7 @@ STATUS: Final = {
 RETRY_SECONDS: Final = 5
 """What `Retry-After` says with 429 and 503."""
 SHUTDOWN_SECONDS: Final = 2.0
-_USER: Final = web.AppKey("user", str)
+_USER: Final = web.RequestKey("user", str)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,7 @@ class Route:
 
 def user_of(request: web.Request) -> str:
     """The authenticated user of a request on a route that is not open."""
-    user: str = request["user_id"]
-    return user
+    return request[_USER]
 
 
 def json_response(value: object, *, status: int = 200) -> web.Response:
@@ -191,7 +190,7 @@ class HttpServer:
                 self._check_cookie_request(request, own=own, upgrade=upgrade)
         if user_id is None:
             raise ProtocolError("unauthorized", "A valid token is needed; open the URL that `serve` printed.")
-        request["user_id"] = user_id
+        request[_USER] = user_id
 
     @staticmethod
     def _check_cookie_request(request: web.Request, *, own: bool, upgrade: bool) -> None:

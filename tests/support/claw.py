@@ -74,7 +74,7 @@ class ServerProcess:
         """SIGTERM; returns the exit code."""
         return await self._end(signal.SIGTERM)
 
-    def signal(self, number: signal.Signals) -> None:
+    def send_signal(self, number: int) -> None:
         """Send a signal and do not wait."""
         assert self._process is not None
         self._process.send_signal(number)
@@ -88,8 +88,8 @@ class ServerProcess:
             await self._process.stdout.read()
         return code
 
-    async def _end(self, number: signal.Signals) -> int:
-        self.signal(number)
+    async def _end(self, number: int) -> int:
+        self.send_signal(number)
         return await self.wait()
 
 
