@@ -112,16 +112,18 @@ class Database:
         try:
             self._connection = self._connect()
             self._prepare(self._connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, StorageError) as error:
             await self.close()
+            if isinstance(error, StorageError):
+                raise
             raise StorageError(f"`{self._path}` cannot be opened: {error}.") from error
 
     async def close(self) -> None:
         """Commit what is pending and close; may be called again."""
-        if self._pending:
+        while self._pending or self._checkpoint is not None:
             self._flush()
-        if self._checkpoint is not None:
-            await asyncio.wait([self._checkpoint])
+            if self._checkpoint is not None:
+                await asyncio.wait([self._checkpoint])
         self._thread.shutdown(wait=True)
         if self._connection is not None:
             self._connection.close()
@@ -147,20 +149,32 @@ class Database:
         return future
 
     def read(self, query: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-        """Rows of a small query (200 at most), at once; sees everything that was committed."""
-        return self._open_connection().execute(query, parameters).fetchall()
+        """Rows of a small query (200 at most), at once; sees everything that was committed.
+
+        Raises:
+            StorageError: the file is damaged, or closed.
+        """
+        return self._fetch(self._open_connection(), query, parameters)
 
     async def read_many(self, query: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-        """Rows of a query that may be large, read in a thread."""
+        """Rows of a query that may be large, read in a thread; raises as `read` does."""
+        self._open_connection()
 
         def fetch() -> list[Any]:
             connection = self._connect()
             try:
-                return connection.execute(query, parameters).fetchall()
+                return self._fetch(connection, query, parameters)
             finally:
                 connection.close()
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, fetch)
+
+    @staticmethod
+    def _fetch(connection: sqlite3.Connection, query: str, parameters: tuple[Any, ...]) -> list[Any]:
+        try:
+            return connection.execute(query, parameters).fetchall()
+        except sqlite3.Error as error:
+            raise StorageError(f"The database cannot be read: {error}.") from error
 
     def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -229,9 +243,9 @@ class Database:
         connection.execute("SAVEPOINT one")
         try:
             result = operation(connection)
-        except sqlite3.OperationalError:
-            raise  # the disk or the database itself: the whole transaction fails
-        except Exception as error:  # noqa: BLE001 - boundary: an operation's own error is its caller's alone
+        except Exception as error:  # boundary: an operation's own error is its caller's alone
+            if type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError):
+                raise  # the disk or the file itself: the whole transaction fails
             connection.execute("ROLLBACK TO one")
             future.set_exception(error)
         else:
@@ -240,7 +254,7 @@ class Database:
 
     def _maybe_checkpoint(self) -> None:
         self._commits += 1
-        if self._commits % 200 or self._checkpoint is not None or self._path == ":memory:":
+        if self._commits % 200 or self._checkpoint is not None:
             return
         wal = Path(self._path + "-wal")
         if not wal.exists() or wal.stat().st_size < CHECKPOINT_PAGES * 4096:

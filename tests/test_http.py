@@ -12,6 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
@@ -317,7 +318,7 @@ async def test_the_page_and_its_files_carry_a_strict_policy_and_no_path_leads_ou
             "%00",
             "a%2Fb",
         ):
-            async with http.get(aiohttp.client.URL(f"{base}/static/{path}", encoded=True)) as response:
+            async with http.get(URL(f"{base}/static/{path}", encoded=True)) as response:
                 assert response.status == 404, path
         async with http.get(f"{base}/nowhere", headers=AUTH) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (404, "not_found")

@@ -128,7 +128,8 @@ class Dispatcher:
                 await self._outbox.dead(row, row.error or "not delivered in time")
                 logger.error("delivery %s given up: %s", row.key, row.error)
                 return
-            await self._outbox.begin(row)
+            if not await self._outbox.begin(row):
+                return  # the row was read before its last try ended
             try:
                 async with asyncio.timeout(self._settings.timeout):
                     channel = self._channels[row.channel]

@@ -90,9 +90,14 @@ class Outbox:
         )
         return [_delivery(row) for row in rows]
 
-    async def begin(self, delivery: Delivery) -> None:
-        """Commit `sending` before the platform is called."""
-        await self._update(delivery.key, "state = 'sending', attempts = attempts + 1, uncertain = 1")
+    async def begin(self, delivery: Delivery) -> bool:
+        """Commit `sending` before the platform is called; `False` when another try was begun or it is done."""
+        statement = (
+            "UPDATE deliveries SET state = 'sending', attempts = attempts + 1, uncertain = 1 "
+            "WHERE key = ? AND attempts = ? AND state IN ('pending', 'sending')"
+        )
+        row = (delivery.key, delivery.attempts)
+        return await self._db.write(lambda c: c.execute(statement, row).rowcount > 0)
 
     async def sent(self, delivery: Delivery, handle: str | None) -> None:
         """The platform took it."""

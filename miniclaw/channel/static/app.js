@@ -31,7 +31,7 @@ const composer = new Composer({ send, stop });
 const wire = new Wire({ onEvent, onState, isRefused });
 const outbox = new Outbox(wire, {
   session: (draft, id) => adopt(draft, id),
-  accepted: (entry, receipt) => threadOf(entry)?.accepted(entry, receipt),
+  accepted: (entry, receipt) => accepted(entry, receipt),
   refused: (entry, error) => threadOf(entry)?.refused(entry, error),
 });
 const tools = { wire, outbox, scroll, onChange: changed };
@@ -107,6 +107,14 @@ function adopt(draft, session) {
   history.replaceState(null, "", `#${session}`);
   composer.rename(session);
   sidebar.select(session);
+}
+
+function accepted(entry, receipt) {
+  const thread = threadOf(entry);
+  thread?.accepted(entry, receipt);
+  // `/new` and `/resume ID`, typed, lead to another chat.
+  const next = ["new", "resume"].includes(receipt.name) && receipt.result?.session_id;
+  if (next && thread === current) location.hash = next;
 }
 
 function threadOf({ session, draft }) {

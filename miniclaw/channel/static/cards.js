@@ -7,7 +7,7 @@ import { soon } from "./paint.js";
 const SHOWN_CHARACTERS = 20_000;
 const BRIEF_CHARACTERS = 90;
 
-const asText = (value) => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2));
+export const asText = (value) => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2));
 
 function parsed(value) {
   if (typeof value !== "string") return value ?? {};
@@ -27,7 +27,7 @@ function brief(value) {
 }
 
 /** Text in a frame; long text is cut until somebody wants all of it. */
-function frame(text) {
+export function frame(text) {
   const pre = h("pre", { tabindex: 0 }, text.slice(0, SHOWN_CHARACTERS));
   if (text.length <= SHOWN_CHARACTERS) return [pre];
   const more = h("button", { class: "quiet", type: "button", t: ["showAll", { count: number(text.length) }] });
@@ -137,7 +137,7 @@ export class ReasoningPart {
 /** How a decision reads; the first that fits. */
 const RESOLUTIONS = [
   [/expire|timeout|cancel|^ $/, "approvalOver"],
-  [/den|reject|refuse/, "denied"],
+  [/den|reject|refuse|unattended/, "denied"],
   [/session/, "approvedSession"],
   [/always/, "approvedAlways"],
   [/./, "approvedOnce"],

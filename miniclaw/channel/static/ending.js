@@ -3,10 +3,10 @@
 import { announce, copyText, h, icon } from "./dom.js";
 import { name, number, t } from "./i18n.js";
 
-/** One line inside an answer; `kind` is `note` or `problem`. */
+/** One line inside an answer; `kind` is `note`, `done` or `problem`. */
 export function note(kind, key, fill) {
-  const sign = kind === "problem" ? "warn" : "stop";
-  return h("div", { class: `part ${kind}` }, icon(sign), h("span", { t: [key, fill] }));
+  const sign = { note: "stop", done: "check", problem: "warn" }[kind];
+  return h("div", { class: `part ${kind === "done" ? "note" : kind}` }, icon(sign), h("span", { t: [key, fill] }));
 }
 
 /** The line under an answer; `text` gives the answer's source. */

@@ -79,6 +79,7 @@ const TEXTS = {
   approvalOver: ["不再等待决定：{tool}", "No longer waiting: {tool}"],
   approvalNeeded: ["需要你的许可：{tool}", "Your permission is needed: {tool}"],
   failed: ["没能完成：{reason}", "Could not finish: {reason}"],
+  commandDone: ["完成", "Done"],
   cancelled: ["已停止", "Stopped"],
   noAnswer: ["这条消息没有得到回答", "This message got no answer"],
   stopped_iterations: ["已达到步数上限，在此停止", "Stopped here: the limit of steps was reached"],

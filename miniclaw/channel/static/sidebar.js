@@ -28,7 +28,7 @@ export class Sidebar {
   /** Take a `session.updated`. */
   update(id, changes) {
     const before = this.#sessions.get(id);
-    const session = { session_id: id, updated_at: Date.now() / 1_000, ...before, ...changes };
+    const session = { ...before, session_id: id, updated_at: Date.now() / 1_000, ...changes };
     if (!changes.title) session.title = before?.title || "";
     if (before?.phase === "running" && session.phase === "idle" && id !== this.#current) this.#fresh.add(id);
     this.#sessions.set(id, session);

@@ -54,11 +54,15 @@ export class Thread {
     for (const turn of this.#echoes.values()) if (!turn.hasEnded) turn.wait(isOpen ? "sending" : "keptForLater");
   }
 
-  accepted(entry, { turn_id: id }) {
+  accepted(entry, { turn_id: id, result = {} }) {
     const turn = this.#echoes.get(entry.id);
     this.#echoes.delete(entry.id);
-    if (this.#turns.has(id)) turn?.element.remove();
-    else if (turn) {
+    if (!id) turn?.showResult(result);
+    else if (this.#turns.has(id)) {
+      // Its first event was faster than its receipt.
+      this.#turns.get(id).setUser(entry.text);
+      turn?.element.remove();
+    } else if (turn) {
       turn.id = id;
       turn.wait("thinking");
       this.#turns.set(id, turn);
@@ -139,7 +143,10 @@ export class Thread {
 
   /** Subscribe, have the running turn sent as far as it is missing, and say which it is. */
   async #resume(turn) {
-    const running = await this.#ask(turn);
+    const running = await this.#ask(turn).catch((error) => {
+      if (error.code !== "turn_not_found") throw error;
+      return this.#ask();
+    });
     const isOther = turn && running && running !== turn.id;
     return isOther ? this.#ask(this.#turns.get(running) ?? { id: running }) : running;
   }

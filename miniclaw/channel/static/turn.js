@@ -1,13 +1,13 @@
 /* One turn: a message and its answer. Takes events in their order, whatever way they come. */
 
 import { Answer } from "./answer.js";
-import { ApprovalPart, ReasoningPart, ToolPart } from "./cards.js";
+import { ApprovalPart, ReasoningPart, ToolPart, asText, frame } from "./cards.js";
 import { announce, h } from "./dom.js";
 import { ending, note } from "./ending.js";
 import { say, t } from "./i18n.js";
 import { TextPart } from "./text.js";
 
-const ENDS = { "turn.finished": "finished", "turn.failed": "failed", "turn.cancelled": "cancelled" };
+const ENDS = { "turn.finished": "finished", "turn.failed": "failed", "turn.cancelled": "cancelled", "command.result": "commandDone" };
 
 export const isTerminal = (eventName) => eventName in ENDS;
 
@@ -21,6 +21,7 @@ export class Turn {
   #foot = h("div", { class: "foot" }, this.#pulse);
   #userText = null;
   #outcome = null;
+  #isOld = false;
 
   /** `decide` answers an approval. A turn without an id waits for the server to take its message. */
   constructor(id, decide) {
@@ -52,10 +53,19 @@ export class Turn {
     say(this.#pulseText, key, fill);
   }
 
-  /** Begin again: the next events tell all of it. */
+  /** Begin again: the next events tell all of it, and what is shown stays until they come. */
   restart() {
     Object.assign(this, { attempt: 0, seq: 0, isDirty: false });
-    this.#clear();
+    this.#isOld = true;
+  }
+
+  /** The message was a command that is done. */
+  showResult({ commands, session_id: _, ...result }) {
+    const text = commands ? commands.map(({ name, about }) => `/${name}  ${about}`).join("\n") : asText(result);
+    if (commands || Object.keys(result).length) this.#answer.add({ element: h("div", { class: "part plain" }, ...frame(text)) });
+    else this.#answer.note("done", "commandDone");
+    this.#setState("ended");
+    this.#foot.replaceChildren();
   }
 
   /** The message was not taken. */
@@ -85,6 +95,7 @@ export class Turn {
         Object.assign(this, { attempt, seq: 0 });
       }
       if (seq <= this.seq) return undefined;
+      if (seq === 1 && this.#isOld) this.#clear();
       if (seq > this.seq + 1) {
         if (!isTerminal(name)) return "gap";
         this.isDirty = !isKnownFromLog;
@@ -157,7 +168,9 @@ export class Turn {
   }
 
   #block(attempt, seq, data) {
-    if (attempt > this.attempt || seq > this.seq) return "gap";
+    // The last blocks of a text come just before the event that ends it, and carry its number.
+    const isLast = seq === this.seq + 1 && data.rest === "";
+    if (attempt > this.attempt || (seq > this.seq && !isLast)) return "gap";
     const part = this.#answer.lastText;
     // A block of an older moment that is missing here: its rest has been overtaken by what is shown.
     const isLate = seq < this.seq && data.index >= (part?.count ?? 0);
@@ -165,6 +178,7 @@ export class Turn {
   }
 
   #replace(snapshot) {
+    this.#isOld = false;
     this.isDirty = !this.#answer.replace(snapshot);
     this.#foot.replaceChildren(this.#pulse);
     if (this.#answer.endsWith(TextPart)) this.#setState("writing");
@@ -173,10 +187,11 @@ export class Turn {
   }
 
   #finish(name, data) {
+    if (name === "command.result") return this.showResult(data.result ?? {});
     if (name === "turn.finished") this.#finishText(data);
     if (name === "turn.cancelled" && data.text && !this.#answer.text) this.#answer.addText(data.text);
     this.#close(name, data);
-    announce(t(ENDS[name], { reason: data.message ?? "" }));
+    return announce(t(ENDS[name], { reason: data.message ?? "" }));
   }
 
   /** The end's text is what was streamed last; where it is not, the log knows. */
@@ -223,6 +238,7 @@ export class Turn {
   }
 
   #clear() {
+    this.#isOld = false;
     this.#answer.clear();
     this.#foot.replaceChildren(this.#pulse);
     this.#setState("waiting");

@@ -6,6 +6,7 @@ const ANSWER_MS = 30_000;
 const SILENCE_MS = 25_000;
 const PING_MS = 8_000;
 const OPEN_MS = 15_000;
+const ANSWERS = new Set(["command.result", "message.accepted"]);
 const BACKOFF_MS = [400, 1_000, 2_000, 4_000, 8_000, 15_000];
 
 /** A refusal of the server, or `offline` / `timeout` when nothing came back. */
@@ -106,20 +107,20 @@ export class Wire {
     const { msg_type: type, payload } = frame;
     if (type === "error") {
       this.#settle(payload.reply_to, null, new WireError(payload.code, payload.message));
-    } else if (payload.name === "command.result" || payload.name === "message.accepted") {
-      this.#settle(payload.data.reply_to, payload, null);
-    } else {
+    } else if (!ANSWERS.has(payload.name) || (!this.#settle(payload.data.reply_to, payload, null) && payload.turn_id)) {
+      // A command that waited in the queue was acknowledged before; its result is the end of a turn.
       this.onEvent(payload);
     }
   }
 
   #settle(id, payload, error) {
     const waiting = this.#pending.get(id);
-    if (!waiting) return;
+    if (!waiting) return false;
     this.#pending.delete(id);
     clearTimeout(waiting.timer);
     if (error) waiting.reject(error);
     else waiting.resolve(payload);
+    return true;
   }
 
   /** A link that died silently is found by a ping that nobody answers; any answer will do. */
