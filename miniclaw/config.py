@@ -5,6 +5,7 @@ Order: argument > environment > `.env` > `miniclaw.toml` > default. Nothing else
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tomllib
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_core import from_json
 
 from miniclaw.errors import ConfigError
 
@@ -118,15 +120,15 @@ class SkillSettings(_Section):
     """Where skills are found beside the bundled ones and `skills/` in the data directory."""
 
     paths: tuple[str, ...] = ()
-    prompt_tokens: int = 2_000
+    prompt_tokens: int = Field(default=2_000, ge=0)
 
 
 class MemorySettings(_Section):
     """Long-term memory in the prompt."""
 
-    recall: int = 5
+    recall: int = Field(default=5, ge=0)
     """Records put into the prompt at most."""
-    recall_tokens: int = 800
+    recall_tokens: int = Field(default=800, ge=0)
 
 
 class ContextSettings(_Section):
@@ -276,7 +278,7 @@ def _read_toml(config_file: str | None, directory: Path) -> tuple[str, Mapping[s
     if not config_file and not path.exists():
         return str(path), {}
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"`{path}` cannot be read: {error}.") from error
     return str(path), dict(_flatten(table))
@@ -303,8 +305,11 @@ def _read_dotenv(path: Path) -> tuple[str, Mapping[str, Any]]:
         return str(path), {}
     from dotenv import dotenv_values
 
-    values = {k: v for k, v in dotenv_values(path, encoding="utf-8").items() if v is not None}
-    return str(path), _from_environment(values, str(path))
+    try:
+        read = dotenv_values(path, encoding="utf-8-sig", interpolate=False)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{path}` cannot be read: {error}.") from error
+    return str(path), _from_environment({k: v for k, v in read.items() if v is not None}, str(path))
 
 
 def _from_environment(env: Mapping[str, str], origin: str) -> dict[str, Any]:
@@ -320,7 +325,7 @@ def _from_environment(env: Mapping[str, str], origin: str) -> dict[str, Any]:
 
 
 def _parse_value(name: str, value: str, origin: str) -> Any:
-    """Lists may be written separated by commas; everything else is left to validation."""
+    """Lists may be written separated by commas, tables as JSON; everything else is left to validation."""
     model: type[BaseModel] | None = Settings
     *sections, key = name.split(".")
     for section in sections:
@@ -330,6 +335,9 @@ def _parse_value(name: str, value: str, origin: str) -> Any:
     kind = str(model.model_fields[key].annotation)
     if value.lower() == "none" and "None" in kind:
         return None
+    if kind.startswith("dict"):
+        with contextlib.suppress(ValueError):
+            return from_json(value)
     return [part.strip() for part in value.split(",") if part.strip()] if kind.startswith("tuple") else value
 
 
@@ -348,7 +356,10 @@ def _validate(merged: dict[str, Any], origins: Mapping[str, str]) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         name = ".".join(map(str, first["loc"]))
-        origin = next((o for n, o in origins.items() if name == n or name.startswith(n + ".")), None)
+        related = (
+            o for n, o in origins.items() if f"{name}.".startswith(f"{n}.") or n.startswith(f"{name}.")
+        )
+        origin = next(related, None)
         where = f" ({origin})" if origin else ""
         if first["type"] == "extra_forbidden":
             raise ConfigError(f"`{name}`{where}: there is no such setting; remove it.") from error

@@ -28,7 +28,8 @@ def is_user_id(value: str) -> bool:
 
 
 def _hash(secret: str) -> str:
-    return hashlib.sha256(secret.encode()).hexdigest()
+    # A peer may send anything as a token; what is not sound UTF-8 is nobody's.
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Identities:
@@ -96,7 +97,8 @@ class Identities:
 
     def group_for(self, connection: sqlite3.Connection, channel: str, account: str, group: str) -> str:
         """The `grp_…` scope of a platform's group, inside the caller's transaction; minted when new."""
-        return self._mapped(connection, channel, account, f"group:{group}", prefix="grp", user=False)
+        # Groups are kept apart by the channel's name, which is ours: a person may be called anything.
+        return self._mapped(connection, f"{channel} group", account, group, prefix="grp", user=False)
 
     def _mapped(
         self,

@@ -40,6 +40,7 @@ class RunDir:
             ConfigError: another process holds it, or the directory cannot be written.
         """
         try:
+            private_directory(self._directory.parent)
             private_directory(self._directory)
             self._lock = (self._directory / "lock").open("a", encoding="utf-8")
         except OSError as error:
@@ -86,14 +87,24 @@ def private_directory(path: Path) -> None:
 
 
 def read_or_make_token(data_dir: Path, configured: str | None) -> str:
-    """The owner's token: the configured one, else a new one that is kept in the data directory's `.env`."""
+    """The owner's token: the configured one, else a new one that is kept in the data directory's `.env`.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     if configured:
         return configured
     token = secrets.token_urlsafe(32)
     path = data_dir / ".env"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with open(descriptor, "a", encoding="utf-8") as file:
-        file.write(f"MINICLAW_TOKEN={token}\n")
+    try:
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # it may be older, and readable by others
+        with path.open("r+b") as file:
+            before = file.read()
+            begin = b"\n" if before and not before.endswith(b"\n") else b""
+            file.write(begin + f"MINICLAW_TOKEN={token}\n".encode())
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be written: {error.strerror}; set MINICLAW_TOKEN.") from error
     return token
 
 

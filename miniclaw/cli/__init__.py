@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from miniclaw import __version__
 
-__all__ = ["main"]
+__all__ = ["add_common", "main"]
 
 COMMANDS = {
     "serve": "run the gateway, the web chat and the HTTP API",
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
         if name == chosen:
             module = importlib.import_module(f"miniclaw.cli.{name}_command")
-            _add_common(command)
+            add_common(command)
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     args = parser.parse_args(arguments)
@@ -52,11 +52,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _add_common(parser: argparse.ArgumentParser) -> None:
+def add_common(parser: argparse.ArgumentParser, *, nested: bool = False) -> None:
+    """Declare what every command takes; `nested` for the parser of an action, whose values win."""
+    default = argparse.SUPPRESS if nested else None
     group = parser.add_argument_group("common")
-    group.add_argument(
-        "--config", metavar="FILE", help="settings; default: miniclaw.toml in the data directory"
-    )
-    group.add_argument("--data-dir", metavar="DIR", help="default: $MINICLAW_HOME or ~/.miniclaw")
-    group.add_argument("--log-level", choices=["debug", "info", "warning", "error"])
-    group.add_argument("--log-file", metavar="FILE", help="default: standard error")
+    for option, metavar, about in (
+        ("--config", "FILE", "settings; default: miniclaw.toml in the data directory"),
+        ("--data-dir", "DIR", "default: $MINICLAW_HOME or ~/.miniclaw"),
+        ("--log-file", "FILE", "default: standard error"),
+    ):
+        group.add_argument(option, metavar=metavar, help=about, default=default)
+    levels = ["debug", "info", "warning", "error"]
+    group.add_argument("--log-level", choices=levels, default=default)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 
+from miniclaw.cli import add_common
+
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    actions.add_parser("serve", help="serve the built-in tools on standard input and output")
+    about = "serve the built-in tools on standard input and output"
+    add_common(actions.add_parser("serve", help=about, description=about), nested=True)
 
 
 def run(args: argparse.Namespace) -> int:

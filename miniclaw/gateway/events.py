@@ -25,15 +25,17 @@ Handler = Callable[[str, Any], None]
 class Subscription:
     """A handler's place on the bus; `close()` takes it off and may be called again."""
 
-    __slots__ = ("_bus", "handler", "pattern")
+    __slots__ = ("_bus", "handler", "is_open", "pattern")
 
     def __init__(self, bus: EventBus, pattern: str, handler: Handler) -> None:
         self._bus = bus
         self.pattern = pattern
         self.handler = handler
+        self.is_open = True
 
     def close(self) -> None:
-        """Stop receiving."""
+        """Stop receiving, also what is being handed out now."""
+        self.is_open = False
         self._bus._remove(self)
 
 
@@ -80,7 +82,8 @@ class EventBus:
     def _deliver(subscriptions: list[Subscription], topic: str, event: Any) -> None:
         for subscription in tuple(subscriptions):
             try:
-                subscription.handler(topic, event)
+                if subscription.is_open:
+                    subscription.handler(topic, event)
             except Exception:  # boundary: one failing handler never hurts another
                 logger.exception("a handler of %s failed", subscription.pattern)
 
@@ -205,7 +208,7 @@ class TurnFeed:
             "text": self.text,
             "segment": self.segment,
             "reasoning": "".join(self._reasoning),
-            "tools": list(self._tools.values()),
+            "tools": [dict(tool) for tool in self._tools.values()],
             "approval": self._approval,
         }
         return LiveEvent("turn.snapshot", data, attempt=self.attempt, seq=self.seq, **self._ids)
@@ -225,11 +228,15 @@ class TurnFeed:
             self._approval = data
         elif name == "approval.resolved":
             self._approval = None
-        size = FRAME_BYTES + (len(data["text"]) if name.endswith(".delta") else len(event.frame))
+        size = FRAME_BYTES + _bytes(data["text"] if name.endswith(".delta") else event.frame)
         self._ring.append((event, size))
         self._ring_bytes += size
         while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
             self._ring_bytes -= self._ring.popleft()[1]
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 class LiveTurns:

@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from miniclaw.errors import ProtocolError
 
@@ -224,7 +224,7 @@ def parse_frame(data: str | bytes) -> _InboundText | _InboundCommand:
     """
     try:
         value = from_json(data, allow_inf_nan=False)
-    except ValueError as error:
+    except (ValueError, TypeError) as error:  # TypeError: a `str` that is no sound Unicode
         raise ProtocolError("bad_json", f"The frame is not JSON: {_first_line(error)}.") from error
     if not isinstance(value, dict):
         raise ProtocolError("bad_json", "The frame must be a JSON object.")
@@ -263,9 +263,9 @@ def _first_line(error: Exception) -> str:
 
 def _describe(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
-    tags = ("text", "command")
-    where = ".".join(str(part) for part in first["loc"] if part not in tags) or "message"
-    return f"`{where}`: {first['msg']}."
+    # The first part of a place is the discriminator's tag, unless the message itself is at fault.
+    where = ".".join(map(str, first["loc"][1:])) or "message"
+    return f"`{where[:100]}`: {first['msg'][:200]}."
 
 
 def new_id(prefix: str) -> str:
@@ -319,5 +319,8 @@ def _outbound(msg_type: MessageType, payload: Payload, target: str) -> GatewayMe
 
 
 def encode_json(value: object) -> str:
-    """Compact JSON with readable Unicode, as all our frames are written."""
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Compact JSON with readable Unicode, as all our frames are written; NaN and infinities become null."""
+    try:
+        return to_json(value, inf_nan_mode="null").decode()
+    except PydanticSerializationError:  # a lone surrogate
+        return plain_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

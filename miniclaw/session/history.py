@@ -10,9 +10,11 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+from pydantic_core import from_json
+
 from miniclaw.text import estimate_tokens
 
-__all__ = ["INTERRUPTED", "MESSAGE_TOKENS", "HistoryView", "legal", "message_tokens"]
+__all__ = ["INTERRUPTED", "MESSAGE_TOKENS", "HistoryView", "legal", "message_tokens", "parse_arguments"]
 
 Message = dict[str, Any]
 
@@ -62,7 +64,7 @@ class HistoryView:
         self._bound = 0
         """Tokens that all messages together cannot exceed."""
         self._open: _Group | None = None
-        self._late: dict[str, int] = {}
+        self._late: dict[str, list[int]] = {}
         """Ids of made-up results and their places in the view, until a newer call takes the id."""
 
     def extend(self, messages: Iterable[Message]) -> None:
@@ -135,12 +137,14 @@ class HistoryView:
         original = str(message.get("tool_call_id") or "")
         shown = self._open.claim(original) if self._open else None
         if self._open is not None and shown is not None:
-            result = message if shown == original else {**message, "tool_call_id": shown}
+            unchanged = message.get("tool_call_id") == shown
+            result = message if unchanged else {**message, "tool_call_id": shown}
             if not isinstance(result.get("content"), str):
                 result = {**result, "content": _as_text(result.get("content"))}
             self._open.answered[shown] = result
             self._append(result)
-        elif (place := self._late.pop(original, None)) is not None:
+        elif places := self._late.get(original):
+            place = places.pop(0)
             self._messages[place] = {
                 **message,
                 "tool_call_id": self._messages[place]["tool_call_id"],
@@ -156,7 +160,7 @@ class HistoryView:
             return
         originals = {shown: original for original, shown in group.calls}
         for result in group.missing():
-            self._late[originals[result["tool_call_id"]]] = len(self._messages)
+            self._late.setdefault(originals[result["tool_call_id"]], []).append(len(self._messages))
             self._append(result)
 
 
@@ -165,6 +169,20 @@ def legal(messages: Iterable[Message]) -> list[Message]:
     view = HistoryView()
     view.extend(messages)
     return view.messages()
+
+
+def parse_arguments(raw: object) -> dict[str, Any] | None:
+    """The arguments of a call as a model wrote them, or `None` where they are no JSON object.
+
+    NaN, lone surrogates and nesting without end, which a lenient reader takes, are none.
+    """
+    if not isinstance(raw, str):
+        return None
+    try:
+        value = from_json(raw, allow_inf_nan=False)
+    except (ValueError, TypeError):
+        return None
+    return value if isinstance(value, dict) else None
 
 
 def message_tokens(message: Message) -> int:
@@ -201,7 +219,7 @@ def _sound_calls(calls: object) -> list[tuple[str, Message]]:
             shown += f"_{number}"
         used.add(shown)
         arguments = function.get("arguments")
-        sound_arguments = arguments if _is_object(arguments) else "{}"
+        sound_arguments = arguments if parse_arguments(arguments) is not None else "{}"
         sound.append(
             (
                 original,
@@ -213,15 +231,6 @@ def _sound_calls(calls: object) -> list[tuple[str, Message]]:
             )
         )
     return sound
-
-
-def _is_object(arguments: object) -> bool:
-    if not isinstance(arguments, str):
-        return False
-    try:
-        return isinstance(json.loads(arguments), dict)
-    except ValueError:
-        return False
 
 
 def _result(call_id: str, content: str) -> Message:

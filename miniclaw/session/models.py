@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -68,7 +69,7 @@ class Session(BaseModel):
 
     @property
     def title(self) -> str:
-        """What a list shows: the set title, else the first line of the first message."""
+        """What a list shows; empty until the first message gave it one."""
         return str(self.metadata.get("title") or "")
 
     def extend(self, entries: list[Entry]) -> None:
@@ -76,8 +77,13 @@ class Session(BaseModel):
         have = {(entry.turn_id, entry.step) for entry in self.messages[-64:]}
         for entry in entries:
             if (entry.turn_id, entry.step) not in have:
-                entry.position = self.messages[-1].position + 1 if self.messages else 0
+                entry.position = max(entry.position, self.next_position)
                 self.messages.append(entry)
+
+    @property
+    def next_position(self) -> int:
+        """Where the next entry of the loaded log goes."""
+        return self.messages[-1].position + 1 if self.messages else 0
 
     @property
     def start(self) -> int:
@@ -88,7 +94,9 @@ class Session(BaseModel):
     def history(self) -> HistoryView:
         """The legal history as a model may see it; costs only the entries that are new."""
         if self.start != self._start:
-            self._view, self._viewed, self._start = HistoryView(), self.start, self.start
+            self._view, self._start = HistoryView(), self.start
+            # By position: a damaged entry that was passed over leaves a gap.
+            self._viewed = bisect_left(self.messages, self.start, key=lambda entry: entry.position)
         if self._viewed < len(self.messages):
             self._view.extend(entry.message for entry in self.messages[self._viewed :])
             self._viewed = len(self.messages)

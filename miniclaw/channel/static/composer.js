@@ -90,7 +90,7 @@ const sound = (text) => (text.toWellFormed?.() ?? text).replaceAll("\0", "");
 /** What a chat shows before its first message. */
 export function hello(onPick) {
   const pick = (event) => onPick(event.currentTarget.textContent);
-  const ideas = ["tryTime", "tryMath", "tryCode", "tryMemory"].map((key) => h("button", { type: "button", t: key, onclick: pick }));
+  const ideas = ["tryTime", "tryMath", "tryStory", "tryMemory"].map((key) => h("button", { type: "button", t: key, onclick: pick }));
   const mark = h("img", { src: "./static/icon.svg", alt: "", width: 44, height: 44 });
   return h("div", { class: "hello" }, mark, h("h2", { t: "hello" }), h("p", { t: "helloMore" }), h("div", { class: "ideas" }, ...ideas));
 }

@@ -27,7 +27,7 @@ const TEXTS = {
   helloMore: ["可以提问、查资料、写代码，也可以让我记住一些事情。", "Ask, look things up, write code, or have me remember things."],
   tryTime: ["现在几点了？", "What time is it now?"],
   tryMath: ["算一下 (17.5 × 23 + 8) ÷ 6", "Work out (17.5 × 23 + 8) ÷ 6"],
-  tryCode: ["用 Python 写一个快速排序，并解释它", "Write quicksort in Python and explain it"],
+  tryStory: ["讲一个长一点的故事", "Tell me a long story"],
   tryMemory: ["记住：我喜欢简短的回答", "Remember: I like short answers"],
   themeSystem: ["主题：跟随系统", "Theme: as the system"],
   themeLight: ["主题：浅色", "Theme: light"],
