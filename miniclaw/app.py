@@ -20,7 +20,7 @@ from miniclaw.channel.base import Channel, Delivers
 from miniclaw.channel.cli import TerminalChannel
 from miniclaw.config import Clock, LoadedSettings
 from miniclaw.db import Database
-from miniclaw.errors import ProtocolError
+from miniclaw.errors import ConfigError, ProtocolError, StorageError
 from miniclaw.gateway.access import HostRules
 from miniclaw.gateway.command_table import read_command
 from miniclaw.gateway.commands import CommandParts, Commands
@@ -31,7 +31,7 @@ from miniclaw.gateway.ingress import Ingress
 from miniclaw.gateway.protocol import TERMINAL_EVENTS, Inbound, MessageType, TextPayload, new_id, now
 from miniclaw.gateway.router import MessageRouter, pump
 from miniclaw.gateway.server import GatewayServer
-from miniclaw.identity import Identities
+from miniclaw.identity import Identities, is_user_id
 from miniclaw.memory.context import SystemPromptBuilder
 from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.short_term import ShortTermMemory
@@ -39,9 +39,11 @@ from miniclaw.memory.tools import memory_tools
 from miniclaw.rundir import RunDir, RunningGateway, private_directory, read_or_make_token
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.manager import SessionManager
+from miniclaw.session.once import OnceOnly
 from miniclaw.session.outbox import Outbox
 from miniclaw.session.sqlite import SQLiteStorage
 from miniclaw.session.turns import TurnStore
+from miniclaw.session.usage import usage_of
 from miniclaw.skills.manager import SkillManager
 from miniclaw.skills.tools import skill_tools
 from miniclaw.tools.builtins import builtin_tools
@@ -57,6 +59,8 @@ logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_SECONDS: Final = 600.0
 """How often expired sessions and old de-duplication keys are cleaned up."""
+KEEP_SENT_SECONDS: Final = 7 * 24 * 3600.0
+"""How long delivered answers are kept in the outbox."""
 LIBRARY: Final = "library"
 """The channel of `ask`; its turns are resumed like those of any other."""
 EVENTS: Final = 10_000
@@ -101,6 +105,8 @@ class MiniClaw:
         self._push: dict[str, Delivers] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = False
+        self.broken = asyncio.Event()
+        """Set when a part that must run for ever has ended; the process should be started again."""
 
     async def __aenter__(self) -> Self:
         private_directory(self.data_dir)
@@ -128,6 +134,8 @@ class MiniClaw:
         Raises:
             ProtocolError: the message was refused.
         """
+        if not is_user_id(user_id):
+            raise ConfigError(f"`{user_id}` is no user id.")
         inbound = Inbound(
             msg_id=new_id("msg"),
             msg_type=MessageType.TEXT,
@@ -143,7 +151,7 @@ class MiniClaw:
         if not receipt.stored:
             raise ProtocolError(receipt.code or "internal", receipt.message)
         # No await since the receipt: the turn cannot have published anything yet.
-        events: asyncio.Queue[LiveEvent] = asyncio.Queue()
+        events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
 
         def take(topic: str, event: LiveEvent) -> None:
             if event.turn_id == receipt.turn_id and (
@@ -152,9 +160,14 @@ class MiniClaw:
                 events.put_nowait(event)
 
         subscription = self.bus.subscribe(f"session.{receipt.session_id}", take)
+        stopped = self.bus.subscribe("system.stopping", lambda topic, event: events.put_nowait(None))
         try:
             while True:
                 event = await events.get()
+                if event is None:
+                    raise ProtocolError(
+                        "draining", "The gateway stopped; the turn goes on at its next start."
+                    )
                 yield {
                     "name": event.name,
                     "session_id": event.session_id,
@@ -167,6 +180,7 @@ class MiniClaw:
                     return
         finally:
             subscription.close()
+            stopped.close()
 
     async def _start(self) -> None:
         settings = self.settings
@@ -216,8 +230,10 @@ class MiniClaw:
     def _build_turns(self) -> None:
         """The way of a message: router, ingress, mailbox, runner, dispatcher."""
         settings, fence = self.settings, self._db.epoch
-        self.desk = ApprovalDesk(self._db, settings.approval, clock=self._clock)
-        ending = TurnEnding(self.turns, self.live, self.desk, push=self._push, clock=self._clock, fence=fence)
+        self.desk = ApprovalDesk(
+            self._db, settings.approval, is_admin=self.identities.is_admin, clock=self._clock
+        )
+        ending = TurnEnding(self.turns, self.live, push=self._push, clock=self._clock, fence=fence)
         parts = TurnParts(
             sessions=self.sessions,
             turns=self.turns,
@@ -250,6 +266,9 @@ class MiniClaw:
         self._command_parts = CommandParts(
             sessions=self.sessions,
             turns=self.turns,
+            once=OnceOnly(self._db, clock=self._clock),
+            usage=lambda user_id: usage_of(self._db, user_id),
+            identities=self.identities,
             mailbox=self.mailbox,
             live=self.live,
             desk=self.desk,
@@ -333,8 +352,12 @@ class MiniClaw:
     async def _keep_house(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
-            await self.turns.forget_old()
-            await self.sessions.cleanup_expired(self.mailbox.is_busy)
+            try:
+                await self.turns.forget_old()
+                await self.outbox.forget_sent(before=self._clock() - KEEP_SENT_SECONDS)
+                await self.sessions.cleanup_expired(self.mailbox.is_busy)
+            except StorageError as error:
+                logger.error("cleaning up is put off: %s", error)
 
     def _announce(self) -> None:
         import os
@@ -352,6 +375,7 @@ class MiniClaw:
         """Take nothing new → let running turns end → deliver → close connections → close storage."""
         if self._started:
             await self.mailbox.stop(self.settings.limits.drain_seconds)
+            self.bus.publish("system.stopping", None)
             await self.dispatcher.stop(1.0)
         for channel in self.channels.values():
             await channel.stop()
@@ -373,7 +397,8 @@ class MiniClaw:
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.critical("a part of the gateway ended", exc_info=error)
+            logger.critical("a part of the gateway broke; it must be started again", exc_info=error)
+            self.broken.set()
 
     def _skill_directories(self) -> list[Any]:
         from pathlib import Path

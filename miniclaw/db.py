@@ -50,7 +50,7 @@ CREATE TABLE entries (
 CREATE TABLE turns (
   n INTEGER PRIMARY KEY AUTOINCREMENT, turn_id TEXT NOT NULL UNIQUE, session_id TEXT NOT NULL,
   user_id TEXT NOT NULL, channel TEXT NOT NULL, message TEXT NOT NULL, state TEXT NOT NULL,
-  attempt INTEGER NOT NULL DEFAULT 0, cancel_requested INTEGER NOT NULL DEFAULT 0,
+  attempt INTEGER NOT NULL DEFAULT 0, tries INTEGER NOT NULL DEFAULT 0, cancel_requested INTEGER NOT NULL DEFAULT 0,
   created_at REAL NOT NULL, ended_at REAL, outcome TEXT
 );
 CREATE INDEX turns_open ON turns (n) WHERE state IN ('waiting', 'running');
@@ -78,7 +78,9 @@ CREATE TABLE deliveries (
   target TEXT NOT NULL, text TEXT NOT NULL, state TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0,
   uncertain INTEGER NOT NULL DEFAULT 0, next_at REAL NOT NULL, handle TEXT, error TEXT, created_at REAL NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX deliveries_open ON deliveries (channel, n, part) WHERE state IN ('pending', 'sending');
+CREATE INDEX deliveries_open ON deliveries (channel, account, conversation, n, part)
+  WHERE state IN ('pending', 'sending');
+CREATE INDEX deliveries_by_user ON deliveries (user_id, n);
 CREATE TABLE usage (
   user_id TEXT NOT NULL, day TEXT NOT NULL, model TEXT NOT NULL, input_tokens INTEGER NOT NULL,
   output_tokens INTEGER NOT NULL, calls INTEGER NOT NULL, PRIMARY KEY (user_id, day, model)

@@ -7,6 +7,7 @@ import json
 import os
 import secrets
 import sys
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -47,7 +48,10 @@ class RunDir:
             raise ConfigError(
                 f"`{self._directory.parent}` cannot be written: {error.strerror}; choose another --data-dir."
             ) from error
-        if not _try_lock(self._lock):
+        tries = 5
+        while not (locked := _try_lock(self._lock)) and (tries := tries - 1):
+            time.sleep(0.02)  # another process may just be looking whether somebody holds it
+        if not locked:
             self._lock.close()
             self._lock = None
             raise ConfigError(
@@ -76,7 +80,7 @@ class RunDir:
         with contextlib.suppress(OSError, ValueError, TypeError):
             raw = json.loads((self._directory / "gateway.json").read_text(encoding="utf-8"))
             with (self._directory / "lock").open("a", encoding="utf-8") as lock:
-                if not _try_lock(lock):
+                if not _try_lock(lock, shared=True):
                     return RunningGateway(**raw)
         return None
 
@@ -84,6 +88,8 @@ class RunDir:
 def private_directory(path: Path) -> None:
     """Make a directory that only this user can enter."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)  # it may be older, and open to others
 
 
 def read_or_make_token(data_dir: Path, configured: str | None) -> str:
@@ -110,7 +116,7 @@ def read_or_make_token(data_dir: Path, configured: str | None) -> str:
 
 if sys.platform == "win32":
 
-    def _try_lock(file: IO[str]) -> bool:
+    def _try_lock(file: IO[str], *, shared: bool = False) -> bool:
         import msvcrt
 
         file.seek(0)
@@ -122,11 +128,11 @@ if sys.platform == "win32":
 
 else:
 
-    def _try_lock(file: IO[str]) -> bool:
+    def _try_lock(file: IO[str], *, shared: bool = False) -> bool:
         import fcntl
 
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError:
             return False
         return True

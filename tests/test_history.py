@@ -356,6 +356,15 @@ def test_ids_are_made_unique_and_results_follow_them() -> None:
     )
 
 
+def test_ids_that_are_numbers_become_texts_on_both_sides() -> None:
+    log = [
+        user(),
+        {"role": "assistant", "tool_calls": [{**call("a"), "id": 7}]},
+        {**result("a"), "tool_call_id": 7},
+    ]
+    assert legal(log) == [user(), {"role": "assistant", "tool_calls": [call("7")]}, result("7")]
+
+
 def test_arguments_that_are_no_json_object_become_an_empty_one() -> None:
     for bad in ("", "[1]", "nonsense", '{"x": NaN}', "[" * 100_000, '{"a":' * 100_000):
         log = [user(), {"role": "assistant", "tool_calls": [call("a", arguments=bad)]}, result("a")]

@@ -247,7 +247,7 @@ async def test_memories_can_be_added_read_searched_and_deleted(tmp_path: Path) -
         async with http.delete(f"{base}/api/memories/{memory_id}", headers=AUTH) as response:
             assert response.status == 200
         async with http.get(f"{base}/api/memories/..%2f..%2fx", headers=AUTH) as response:
-            assert response.status == 404
+            assert response.status == 400
 
 
 async def test_lists_show_tools_skills_usage_and_deliveries(tmp_path: Path) -> None:

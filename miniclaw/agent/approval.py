@@ -17,7 +17,6 @@ from miniclaw.db import Database
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import format_time, new_id
-from miniclaw.identity import OWNER
 from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Turn
 from miniclaw.session.turns import TurnStore
@@ -42,6 +41,9 @@ UNATTENDED: Final = (
 )
 EXPIRED: Final = "nobody answered the question in time, so the call was denied"
 
+_MAY_ANSWER: Final = (
+    "(user_id = ? OR (? AND session_id IN (SELECT session_id FROM sessions WHERE user_id GLOB 'grp_*')))"
+)
 _COLUMNS: Final = (
     "approval_id, short_id, turn_id, session_id, user_id, call_id, tool, arguments, state, expires_at"
 )
@@ -83,9 +85,17 @@ class ApprovalDesk:
     restart the same question is asked again under the same id.
     """
 
-    def __init__(self, database: Database, settings: ApprovalSettings, *, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        settings: ApprovalSettings,
+        *,
+        is_admin: Callable[[str], bool],
+        clock: Clock,
+    ) -> None:
         self._db = database
         self._settings = settings
+        self._is_admin = is_admin
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[State]] = {}
 
@@ -112,51 +122,54 @@ class ApprovalDesk:
             async with asyncio.timeout(max(0.0, approval.expires_at - self._clock())):
                 state = await asyncio.shield(waiter)
         except TimeoutError:
-            state = await self._settle(approval.approval_id, "expired")
+            state = await self._expire(approval.approval_id)
         finally:
             self._waiting.pop(approval.approval_id, None)
         feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
         return state
 
     async def decide(self, reference: str, user_id: str, decision: Decision) -> Approval:
-        """Answer a question by its id or short id.
+        """Answer a question by its id or short id; the first answer wins.
 
         Raises:
-            ProtocolError: there is no such question of this user that is still open.
+            ProtocolError: there is no such question that is open and this user's to answer.
         """
-        rows = self._db.read(
-            f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' "
-            "AND (approval_id = ? OR short_id = ?) AND (user_id = ? OR ? = 'owner')",
-            (reference, reference.lower(), user_id, user_id),
-        )
-        if not rows:
-            raise ProtocolError(
-                "approval_not_found", "There is no such open question; it may have been answered."
-            )
-        approval = _approval(rows[0])
-        await self._settle(approval.approval_id, _STATES.get(decision, "approved"))
-        if decision in ("session", "always"):
-            session_id = approval.session_id if decision == "session" else ""
-            row = (approval.user_id, session_id, approval.tool)
-            statement = "INSERT INTO approval_rules VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-            await self._db.write(lambda c: c.execute(statement, row).rowcount)
+        state = _STATES.get(decision, "approved")
+
+        def operation(connection: sqlite3.Connection) -> Approval:
+            query = f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' AND ? IN (approval_id, short_id)"
+            rows = connection.execute(
+                f"{query} AND {_MAY_ANSWER}", (reference, *self._who(user_id))
+            ).fetchall()
+            if not rows:
+                raise ProtocolError(
+                    "approval_not_found", "There is no such open question; it may be answered."
+                )
+            approval = _approval(rows[0])
+            statement = "UPDATE approvals SET state = ? WHERE approval_id = ?"
+            connection.execute(statement, (state, approval.approval_id))
+            if decision in ("session", "always"):
+                session_id = approval.session_id if decision == "session" else ""
+                rule = (approval.user_id, session_id, approval.tool)
+                connection.execute("INSERT INTO approval_rules VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rule)
+            return approval
+
+        approval = await self._db.write(operation)
+        self._wake(approval.approval_id, state)
         logger.info("approval %s of %s: %s", approval.approval_id, approval.tool, decision)
         return approval
 
     def open_for(self, user_id: str) -> list[Approval]:
-        """The questions that wait for this user; the owner sees everybody's."""
-        everybody = user_id == OWNER
+        """The questions that this user may answer: their own, and an admin those of groups."""
         rows = self._db.read(
-            f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' AND (? OR user_id = ?) "
+            f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' AND {_MAY_ANSWER} "
             "ORDER BY created_at LIMIT 100",
-            (everybody, user_id),
+            self._who(user_id),
         )
         return [_approval(row) for row in rows]
 
-    async def close_turn(self, turn_id: str) -> None:
-        """The turn has ended: what it still asked is denied."""
-        statement = "UPDATE approvals SET state = 'denied' WHERE turn_id = ? AND state = 'asked'"
-        await self._db.write(lambda c: c.execute(statement, (turn_id,)).rowcount)
+    def _who(self, user_id: str) -> tuple[str, bool]:
+        return user_id, self._is_admin(user_id)
 
     async def _open(self, turn: Turn, call: ToolCall) -> Approval:
         digest = hashlib.sha256(f"{call.name}\x1f{call.raw}".encode()).hexdigest()
@@ -166,9 +179,9 @@ class ApprovalDesk:
         def operation(connection: sqlite3.Connection) -> Approval:
             query = (
                 f"SELECT {_COLUMNS} FROM approvals WHERE turn_id = ? "
-                "AND (call_id = ? OR (digest = ? AND state = 'denied'))"
+                "AND digest = ? AND (call_id = ? OR state = 'denied')"
             )
-            row = connection.execute(query, (turn.turn_id, call.id, digest)).fetchone()
+            row = connection.execute(query, (turn.turn_id, digest, call.id)).fetchone()
             if row is not None:
                 return _approval(row)
             approval_id = new_id("apr")
@@ -184,23 +197,24 @@ class ApprovalDesk:
 
         return await self._db.write(operation)
 
-    async def _settle(self, approval_id: str, state: State) -> State:
-        """Commit an answer; returns the one that won."""
+    async def _expire(self, approval_id: str) -> State:
+        """Commit that nobody answered in time; returns the answer that won."""
 
         def operation(connection: sqlite3.Connection) -> State:
             connection.execute(
-                "UPDATE approvals SET state = ? WHERE approval_id = ? AND state = 'asked'",
-                (state, approval_id),
+                "UPDATE approvals SET state = 'expired' WHERE approval_id = ? AND state = 'asked'",
+                (approval_id,),
             )
             query = "SELECT state FROM approvals WHERE approval_id = ?"
             winner: State = connection.execute(query, (approval_id,)).fetchone()[0]
             return winner
 
-        winner = await self._db.write(operation)
+        return await self._db.write(operation)
+
+    def _wake(self, approval_id: str, state: State) -> None:
         waiter = self._waiting.get(approval_id)
         if waiter is not None and not waiter.done():
-            waiter.set_result(winner)
-        return winner
+            waiter.set_result(state)
 
 
 class TurnGate:

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
 
-from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.progress import Outcome, Progress
+from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock
+from miniclaw.errors import StorageUnavailable
 from miniclaw.gateway.events import LiveTurns, TurnFeed
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, event_message, format_time
+from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Entry, Session, Turn
 from miniclaw.session.outbox import Delivery
 from miniclaw.session.turns import TurnStore
 
-__all__ = ["TurnEnding"]
+__all__ = ["TurnEnding", "until_stored"]
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MAX_WAIT_SECONDS: Final = 5.0
+"""Between two tries while storage is down."""
+
+
+async def until_stored(write: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a write until storage takes it; the stop of the process, which cancels, ends the wait."""
+    wait = 0.1
+    while True:
+        try:
+            return await write()
+        except StorageUnavailable as error:
+            logger.error("storage is down, trying again in %.1f s: %s", wait, error)
+        await asyncio.sleep(wait)
+        wait = min(2 * wait, MAX_WAIT_SECONDS)
+
+
+def _command_reply(turn: Turn, outcome: Outcome) -> tuple[str, dict[str, Any]]:
+    """A queued command is answered like any other: by its result or an error."""
+    if outcome.state == "finished":
+        return "command.result", outcome.data
+    code, text = outcome.data.get("code", "unsupported"), outcome.data.get("message", "It was cancelled.")
+    return "error", {"code": code, "message": text, "reply_to": turn.message["msg_id"]}
 
 
 class TurnEnding:
@@ -31,7 +59,6 @@ class TurnEnding:
         self,
         turns: TurnStore,
         live: LiveTurns,
-        desk: ApprovalDesk,
         *,
         push: Mapping[str, Delivers],
         clock: Clock,
@@ -40,7 +67,6 @@ class TurnEnding:
         self._turns = turns
         self._live = live
         self._bus = live.bus
-        self._desk = desk
         self._push = push
         self._clock = clock
         self._fence = fence
@@ -48,38 +74,50 @@ class TurnEnding:
     async def end(
         self, turn: Turn, session: Session, feed: TurnFeed, outcome: Outcome, progress: Progress | None
     ) -> bool:
-        """Commit the end, then tell everybody; `False` when a cancel or another end was first."""
-        command = turn.message["msg_type"] == MessageType.COMMAND
-        name = f"turn.{outcome.state}"
-        if command and outcome.state == "finished":
-            name = "command.result"
-        elif command:
-            outcome.data["reply_to"] = turn.message["msg_id"]
-        entries = []
-        steps = session.steps_of(turn.turn_id)
-        if outcome.message is not None and steps and not command:
-            step = steps[-1].step + 1
-            entries = [Entry(turn.turn_id, step, outcome.message, self._clock(), outcome.meta or None)]
-        committed = await self._turns.end(
-            turn,
-            outcome.state,
-            {"name": name, "data": outcome.data, "seq": feed.seq + 1},
-            fence=self._fence,
-            entries=entries,
-            deliveries=self._deliveries(turn, outcome),
-            usage=progress.usage if progress else None,
+        """Commit the end, then tell everybody; `False` when a cancel or another end was first.
+
+        Waits for storage as long as the process runs: an answer that is there is not thrown away.
+        """
+        name, data = f"turn.{outcome.state}", outcome.data
+        if turn.message["msg_type"] == MessageType.COMMAND:
+            name, data = _command_reply(turn, outcome)
+        entries = self._last_entries(turn, session, outcome)
+        committed = await until_stored(
+            lambda: self._turns.end(
+                turn,
+                outcome.state,
+                {"name": name, "data": data, "seq": feed.seq + 1},
+                fence=self._fence,
+                entries=entries,
+                deliveries=self._deliveries(turn, outcome),
+                usage=progress.usage if progress else None,
+            )
         )
         if not committed:
             return False
         session.extend(entries)
         session.updated_at = self._clock()
-        await self._desk.close_turn(turn.turn_id)
         logger.info("turn %s: %s", turn.turn_id, outcome.state)
-        feed.emit(name, outcome.data)
-        self._live.close(turn.session_id)
+        feed.emit(name, data)
+        self._live.close(feed)
         self._bus.publish("message.outbound", turn)
-        self.show_phase(session, turn, "idle")
+        if self._live.get(turn.session_id) is None:
+            self.show_phase(session, turn, "idle")
         return True
+
+    def _last_entries(self, turn: Turn, session: Session, outcome: Outcome) -> list[Entry]:
+        """Results for calls that will get none any more, then the last message of the turn."""
+        steps = session.steps_of(turn.turn_id)
+        if not steps or turn.message["msg_type"] == MessageType.COMMAND:
+            return []
+        moment, number = self._clock(), steps[-1].step
+        entries: list[Entry] = []
+        for call in pending_calls(steps):
+            message = {"role": "tool", "tool_call_id": call.id, "content": INTERRUPTED}
+            entries.append(Entry(turn.turn_id, (number := number + 1), message, moment, {"ok": False}))
+        if outcome.message is not None:
+            entries.append(Entry(turn.turn_id, number + 1, outcome.message, moment, outcome.meta or None))
+        return entries
 
     def _deliveries(self, turn: Turn, outcome: Outcome) -> list[Delivery]:
         channel = self._push.get(turn.channel)

@@ -9,23 +9,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
 from miniclaw.agent.config import AgentConfig
 from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message, ToolCall
 from miniclaw.errors import ModelError
+from miniclaw.gateway.protocol import new_id
 from miniclaw.session.models import Usage
 from miniclaw.tools.base import Risk, ToolBox, ToolResult
 from miniclaw.tools.context import ToolContext
 
 __all__ = [
     "AgentEvent",
-    "AgentReply",
     "AgentRuntime",
     "Finished",
     "ModelCalled",
-    "OpenGate",
     "StoppedBy",
     "ToolFinished",
     "ToolGate",
@@ -73,15 +72,6 @@ class Finished:
 AgentEvent = LLMChunk | ToolStarted | ToolFinished | ModelCalled | Finished
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentReply:
-    """What a whole turn came to, for library use."""
-
-    text: str
-    history: list[Message]
-    used_memories: list[str]
-
-
 class Transcript(Protocol):
     """Where the steps of a turn are kept; `append` returns when the step is stored."""
 
@@ -91,6 +81,10 @@ class Transcript(Protocol):
 
     def pending(self) -> Sequence[ToolCall]:
         """Calls of the last assistant message that have no result: what an interrupted turn left."""
+        ...
+
+    def call_ids(self) -> set[str]:
+        """Ids of the calls that this turn has made already."""
         ...
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
@@ -104,14 +98,6 @@ class ToolGate(Protocol):
     async def admit(self, call: ToolCall, risk: Risk) -> str | None:
         """`None` = run it now; a text = do not, the model gets this text instead."""
         ...
-
-
-class OpenGate:
-    """Lets every call run; for library use and tests, never for people's messages."""
-
-    async def admit(self, call: ToolCall, risk: Risk) -> str | None:
-        """Run it."""
-        return None
 
 
 class AgentRuntime:
@@ -139,6 +125,7 @@ class AgentRuntime:
         turn = _Turn(transcript, toolbox, gate, context, self.config)
         tools = toolbox.get_openai_tools() or None
         calls = tuple(transcript.pending())
+        used_ids = transcript.call_ids()
         asked_again = False
         while True:
             if calls:
@@ -157,6 +144,7 @@ class AgentRuntime:
             if response is None:
                 raise ModelError("model_unreachable", "The model's stream was cut.", retryable=True)
             yield ModelCalled(response.usage)
+            response = _with_fresh_ids(response, used_ids)
             calls = response.tool_calls
             if calls:
                 meta = {"reasoning": response.reasoning} if response.reasoning else None
@@ -168,6 +156,15 @@ class AgentRuntime:
                 raise ModelError("empty_answer", "The model gave an empty answer twice; ask in other words.")
             else:
                 asked_again = True
+
+
+def _with_fresh_ids(response: LLMResponse, used: set[str]) -> LLMResponse:
+    """The response with call ids that the turn has not seen: approvals and results hang on them."""
+    calls = []
+    for call in response.tool_calls:
+        calls.append(replace(call, id=new_id("call")) if call.id in used else call)
+        used.add(calls[-1].id)
+    return replace(response, tool_calls=tuple(calls)) if calls else response
 
 
 class _Turn:

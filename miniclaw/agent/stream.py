@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from miniclaw.agent.providers import Finish, LLMChunk, LLMResponse, ToolCall
 from miniclaw.errors import ModelError
-from miniclaw.gateway.protocol import new_id, plain_text
+from miniclaw.gateway.protocol import has_unreadable, new_id, plain_text
 from miniclaw.session.models import Usage
 
-__all__ = ["ChatAssembler", "response_of", "usage_of"]
+__all__ = ["ChatAssembler", "parse_call", "response_of", "usage_of"]
 
 _FINISHES: Final[dict[str, Finish]] = {
     "stop": "stop",
@@ -156,16 +156,29 @@ def usage_of(usage: dict[str, Any] | None, model: str) -> Usage:
 
 def _sound(call: _Call) -> ToolCall:
     raw = plain_text("".join(call.arguments)).strip()
+    return parse_call(call.id or new_id("call"), call.name, raw or "{}")
+
+
+def parse_call(call_id: str, name: str, raw: str) -> ToolCall:
+    """A call with its arguments read; JSON escapes may hide characters that no store can take."""
     try:
-        arguments = json.loads(raw) if raw else {}
-    except ValueError:
+        arguments = json.loads(raw)
+    except (ValueError, RecursionError):
         arguments = None
-    return ToolCall(
-        id=call.id or new_id("call"),
-        name=call.name,
-        raw=raw or "{}",
-        arguments=arguments if isinstance(arguments, dict) else None,
-    )
+    if has_unreadable(arguments):
+        arguments = _readable(arguments)
+        raw = json.dumps(arguments, ensure_ascii=False)
+    return ToolCall(call_id, name, raw, arguments if isinstance(arguments, dict) else None)
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain_text(value)
+    if isinstance(value, list):
+        return [_readable(item) for item in value]
+    if isinstance(value, dict):
+        return {plain_text(key): _readable(item) for key, item in value.items()}
+    return value
 
 
 def _error_text(error: Any) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from typing import Any
 
 from miniclaw.agent.providers import Message, ToolCall
+from miniclaw.agent.stream import parse_call
 from miniclaw.config import Clock
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session, Turn
 
-__all__ = ["SessionTranscript"]
+__all__ = ["SessionTranscript", "pending_calls"]
 
 
 class SessionTranscript:
@@ -43,12 +44,11 @@ class SessionTranscript:
 
     def pending(self) -> list[ToolCall]:
         """Calls without a result at the end of what an earlier attempt stored."""
-        answered = {entry.message["tool_call_id"] for entry in self._steps if entry.message["role"] == "tool"}
-        for entry in reversed(self._steps):
-            if entry.message["role"] == "assistant":
-                calls = [_call(raw) for raw in entry.message.get("tool_calls") or ()]
-                return [call for call in calls if call.id not in answered]
-        return []
+        return pending_calls(self._steps)
+
+    def call_ids(self) -> set[str]:
+        """Ids of calls that the turn has made already."""
+        return {call["id"] for e in self._steps for call in e.message.get("tool_calls") or ()}
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         """Store the next step and show it in the loaded session."""
@@ -57,12 +57,14 @@ class SessionTranscript:
         await self._sessions.append(self._session, [entry])
 
 
-def _call(raw: dict[str, Any]) -> ToolCall:
-    text = raw["function"]["arguments"]
-    try:
-        arguments = json.loads(text)
-    except ValueError:
-        arguments = None
-    return ToolCall(
-        raw["id"], raw["function"]["name"], text, arguments if isinstance(arguments, dict) else None
-    )
+def pending_calls(steps: Sequence[Entry]) -> list[ToolCall]:
+    """Calls of the last assistant message that have no result."""
+    answered = {entry.message["tool_call_id"] for entry in steps if entry.message["role"] == "tool"}
+    for entry in reversed(steps):
+        if entry.message["role"] == "assistant":
+            calls = [
+                parse_call(raw["id"], raw["function"]["name"], raw["function"]["arguments"])
+                for raw in entry.message.get("tool_calls") or ()
+            ]
+            return [call for call in calls if call.id not in answered]
+    return []

@@ -5,20 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from miniclaw.agent.approval import ApprovalDesk, TurnGate
-from miniclaw.agent.ending import TurnEnding
+from miniclaw.agent.ending import TurnEnding, until_stored
 from miniclaw.agent.progress import Outcome, Pause, Progress, keep_steps, report, show_chunk, show_tool
 from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.agent.replies import limit_sentence, stopped_note
 from miniclaw.agent.runtime import AgentRuntime, Finished, ModelCalled, StoppedBy, ToolFinished, ToolStarted
 from miniclaw.agent.transcript import SessionTranscript
 from miniclaw.config import Clock
-from miniclaw.errors import MiniClawError, ModelError
+from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.gateway.events import EventBus, LiveTurns, TurnFeed
 from miniclaw.gateway.protocol import MessageType
 from miniclaw.memory.context import SystemPromptBuilder
@@ -35,6 +35,8 @@ from miniclaw.tools.context import ToolContext
 __all__ = ["MailboxCommands", "TurnParts", "TurnRunner"]
 
 logger = logging.getLogger(__name__)
+
+BROKEN: Final = "Something broke inside miniclaw; the log says what."
 
 
 class MailboxCommands(Protocol):
@@ -70,84 +72,103 @@ class TurnParts:
 
 
 class TurnRunner:
-    """Runs turns; the mailbox calls `run` for one turn of a session at a time."""
+    """Runs turns; the mailbox calls `run` for one turn of a session at a time.
+
+    A cancel interrupts the attempt only, never the committing of an end: each turn ends exactly once.
+    """
 
     def __init__(self, parts: TurnParts, commands: MailboxCommands) -> None:
         self._p = parts
         self._commands = commands
         self._cancelled: set[str] = set()
+        self._attempts: dict[str, asyncio.Task[Outcome]] = {}
         self._progress: dict[str, Progress] = {}
 
     async def run(self, turn: Turn) -> None:
         """Carry the turn to its end, or leave it open for the next start when the process is stopping."""
-        attempt = await self._p.turns.begin(turn, fence=self._p.fence)
-        if attempt is None:
-            await self._settle_unbegun(turn)
+        begun = await until_stored(lambda: self._p.turns.begin(turn, fence=self._p.fence))
+        if begun is None:
+            await self.settle_cancelled(turn)
             return
-        turn = replace(turn, attempt=attempt, state="running")
-        feed = self._p.live.open(turn.session_id, turn.turn_id, attempt, turn.channel)
-        logger.info("turn %s of session %s: attempt %d", turn.turn_id, turn.session_id, attempt)
+        turn = begun
+        logger.info("turn %s of session %s: attempt %d", turn.turn_id, turn.session_id, turn.attempt)
+        session = await self._p.sessions.get(turn.session_id)
+        if session is None:
+            logger.info("turn %s: its session was deleted", turn.turn_id)
+            return
+        feed = self._p.live.open(turn.session_id, turn.turn_id, turn.attempt, turn.channel)
         try:
-            session = await self._p.sessions.get(turn.session_id)
-            if session is None:
-                logger.info("turn %s: its session was deleted", turn.turn_id)
-                return
             self._p.ending.show_phase(session, turn, "running")
-            outcome = await self._attempt(turn, session, feed)
-            if not await self._end(turn, session, feed, outcome):
-                await self._end(turn, session, feed, self._cancelled_outcome(turn, feed))
+            outcome = await self._outcome(turn, session, feed)
+            progress = self._progress.get(turn.turn_id)
+            if not await self._p.ending.end(turn, session, feed, outcome, progress):
+                outcome = await self._cancelled_outcome(turn, session, feed)
+                await self._p.ending.end(turn, session, feed, outcome, progress)
         finally:
-            self._p.live.close(turn.session_id)
+            self._p.live.close(feed)
             self._progress.pop(turn.turn_id, None)
             self._cancelled.discard(turn.turn_id)
 
-    def note_cancel(self, turn_id: str) -> None:
-        """The turn's cancel flag is committed: the next interruption of its task means cancelled."""
+    def interrupt(self, turn_id: str) -> None:
+        """The turn's cancel flag is committed: end its attempt, now or as soon as it begins."""
         self._cancelled.add(turn_id)
+        if (attempt := self._attempts.get(turn_id)) is not None:
+            attempt.cancel()
 
     async def settle_cancelled(self, turn: Turn) -> None:
-        """End a turn that was cancelled while it waited and has been taken out of the mailbox."""
-        await self._settle_unbegun(turn)
+        """End a turn that was cancelled before it began; does nothing if it has ended."""
         self._cancelled.discard(turn.turn_id)
-
-    async def _end(self, turn: Turn, session: Session, feed: TurnFeed, outcome: Outcome) -> bool:
-        return await self._p.ending.end(turn, session, feed, outcome, self._progress.get(turn.turn_id))
-
-    async def _settle_unbegun(self, turn: Turn) -> None:
-        """A turn that could not begin: cancelled while it waited, or ended by a former process."""
         stored = self._p.turns.get(turn.turn_id)
         session = await self._p.sessions.get(turn.session_id)
         if stored is None or session is None or not stored.cancel_requested or stored.outcome:
             return
-        feed = self._p.live.open(turn.session_id, turn.turn_id, stored.attempt, turn.channel)
+        # A feed of its own: the session's may be that of the turn that runs.
+        feed = TurnFeed(
+            self._p.bus,
+            session_id=turn.session_id,
+            turn_id=turn.turn_id,
+            attempt=stored.attempt,
+            channel=turn.channel,
+        )
+        await self._p.ending.end(turn, session, feed, Outcome("cancelled", {"text": ""}), None)
+
+    async def _outcome(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
+        """What the attempt comes to; a task of its own, which is all that a cancel interrupts."""
+        attempt = asyncio.get_running_loop().create_task(self._attempt(turn, session, feed))
+        self._attempts[turn.turn_id] = attempt
+        if turn.turn_id in self._cancelled:
+            attempt.cancel()
         try:
-            await self._end(turn, session, feed, self._cancelled_outcome(turn, feed))
+            await asyncio.wait([attempt])
+        except asyncio.CancelledError:
+            attempt.cancel()
+            await asyncio.wait([attempt])
+            await self._p.turns.put_back(turn)
+            raise
         finally:
-            self._p.live.close(turn.session_id)
+            del self._attempts[turn.turn_id]
+        if not attempt.cancelled():
+            return attempt.result()
+        if turn.turn_id in self._cancelled:
+            return await self._cancelled_outcome(turn, session, feed)
+        logger.error("turn %s was interrupted by something that is no cancel", turn.turn_id)
+        return Outcome("failed", {"code": "internal", "message": BROKEN})
 
     async def _attempt(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
-        """One attempt; only an interruption that is no cancel gets out of it."""
         try:
-            if turn.attempt > self._p.attempts:
+            if turn.tries > self._p.attempts:
                 raise ModelError("abandoned", f"This message was given up after {self._p.attempts} tries.")
             if turn.message["msg_type"] == MessageType.COMMAND:
                 return await self._run_command(turn, session)
             return await self._converse(turn, session, feed)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if turn.turn_id not in self._cancelled or task is None:
-                raise
-            task.uncancel()
-            return self._cancelled_outcome(turn, feed)
-        except ModelError as error:
+        except (ModelError, ProtocolError) as error:
             return Outcome("failed", {"code": error.code, "message": str(error)})
         except MiniClawError as error:
             logger.warning("turn %s failed: %s", turn.turn_id, error)
             return Outcome("failed", {"code": "internal", "message": str(error)})
         except Exception:  # boundary: whatever breaks in a turn ends that turn and nothing else
             logger.exception("turn %s broke", turn.turn_id)
-            text = "Something broke inside miniclaw; the log says what."
-            return Outcome("failed", {"code": "internal", "message": text})
+            return Outcome("failed", {"code": "internal", "message": BROKEN})
 
     async def _run_command(self, turn: Turn, session: Session) -> Outcome:
         payload = turn.message["payload"]
@@ -199,6 +220,7 @@ class TurnRunner:
             if not timer.expired():
                 raise
             stopped_by = "seconds"
+            await self._p.sessions.refresh(session)
         return self._finished(turn, progress, response, stopped_by)
 
     async def _prepare(self, turn: Turn, session: Session, feed: TurnFeed) -> Progress:
@@ -252,7 +274,8 @@ class TurnRunner:
             data["stopped_by"] = stopped_by
         return Outcome("finished", data, {"role": "assistant", "content": text}, meta)
 
-    def _cancelled_outcome(self, turn: Turn, feed: TurnFeed) -> Outcome:
+    async def _cancelled_outcome(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
+        await self._p.sessions.refresh(session)
         text = feed.segment.rstrip()
         note = stopped_note(turn.text)
         message = {"role": "assistant", "content": f"{text}\n\n{note}" if text else note}

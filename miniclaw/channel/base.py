@@ -51,13 +51,16 @@ class Delivers(Protocol):
         """The parts of a final text as the platform takes them; pure, lossless, at least one part."""
         ...
 
-    async def deliver(self, target: ReplyTarget, text: str, *, key: str, repeat: bool) -> str | None:
+    async def deliver(
+        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
+    ) -> str | None:
         """Send one part and return the platform's handle of it, if it gives one.
 
         Args:
             target: where the message came from.
             text: the part.
             key: the idempotency key, `<turn_id>.<part>`; the same at every try.
+            handle: the platform's handle of a streamed message that this text replaces.
             repeat: an earlier try may have arrived; the text is to be marked where the key does not help.
 
         Raises:

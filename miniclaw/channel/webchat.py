@@ -21,7 +21,6 @@ from miniclaw.gateway.protocol import (
     MessageType,
     Receipt,
     TextPayload,
-    has_unreadable,
     new_id,
     now,
 )
@@ -164,8 +163,6 @@ class WebChatChannel(ConnectionChannel):
     async def _message(self, request: web.Request) -> web.StreamResponse:
         """Store a message; with `wait` stay until its answer, at most that many seconds."""
         body: _MessageBody = await read_json(request, _MessageBody)
-        if has_unreadable(body.model_dump()):
-            raise ProtocolError("bad_message", "The text holds a lone surrogate or a NUL character.")
         wait = _seconds(request.query.get("wait"))
         user_id = user_of(request)
         inbound = Inbound(

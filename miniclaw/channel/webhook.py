@@ -81,7 +81,9 @@ class Platform(Protocol):
         """The parts of a reply as the platform takes them."""
         ...
 
-    async def deliver(self, target: ReplyTarget, text: str, *, key: str, repeat: bool) -> str | None:
+    async def deliver(
+        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
+    ) -> str | None:
         """Send one part; see `Delivers.deliver`."""
         ...
 
@@ -129,9 +131,11 @@ class WebhookChannel(Channel):
         """See `Delivers.split`."""
         return self._platform.split(text)
 
-    async def deliver(self, target: ReplyTarget, text: str, *, key: str, repeat: bool) -> str | None:
+    async def deliver(
+        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
+    ) -> str | None:
         """See `Delivers.deliver`."""
-        return await self._platform.deliver(target, text, key=key, repeat=repeat)
+        return await self._platform.deliver(target, text, key=key, repeat=repeat, handle=handle)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if (request.content_length or 0) > self._message_bytes:

@@ -58,7 +58,11 @@ async def _serve(loaded: LoadedSettings) -> int:
             signal.signal(number, lambda *_, code=code: loop.call_soon_threadsafe(stop, code))
     async with MiniClaw(loaded) as claw:
         _greet(claw)
-        code = await stopped
+        broken = loop.create_task(claw.broken.wait())
+        either: list[asyncio.Future[Any]] = [stopped, broken]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        broken.cancel()
+        code = stopped.result() if stopped.done() else 1
         print("stopping: running turns may finish; a second signal ends at once", flush=True)
     return code
 

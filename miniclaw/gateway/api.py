@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Final
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,14 +11,18 @@ from pydantic_core import from_json
 
 from miniclaw import __version__
 from miniclaw.agent.approval import Decision
-from miniclaw.errors import MemoryStoreError, ProtocolError
+from miniclaw.errors import ProtocolError
 from miniclaw.gateway.commands import CommandParts, Commands, skill_rows, tool_rows
 from miniclaw.gateway.http import Route, json_response, user_of
 from miniclaw.gateway.markdown import render_markdown
 from miniclaw.gateway.pages import MAX_PAGE, message_page, session_row
+from miniclaw.gateway.protocol import has_unreadable
 from miniclaw.session.outbox import Outbox
 
 __all__ = ["Api", "read_json"]
+
+MAX_HTML_PAGE: Final = 200
+"""Messages of a rendered page at most."""
 
 
 class _DecisionBody(BaseModel):
@@ -39,7 +44,10 @@ async def read_json(request: web.Request, model: type[BaseModel]) -> Any:
     """
     raw = await request.read()
     try:
-        return model.model_validate(from_json(raw))
+        value = from_json(raw)
+        if has_unreadable(value):
+            raise ProtocolError("bad_message", "The body holds a lone surrogate or a NUL character.")
+        return model.model_validate(value)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "body"
@@ -108,18 +116,17 @@ class Api:
         return json_response({"sessions": rows})
 
     async def messages(self, request: web.Request) -> web.Response:
-        """A page of a session's log; with `html=1` rendered too."""
+        """A page of a session's log; with `html=1` rendered too, which costs a thread and not the loop."""
+        html = request.query.get("html") == "1"
         page = await message_page(
             self._p.sessions,
             request.match_info["id"],
             user_of(request),
             before=_number(request, "before", None),
-            limit=min(_number(request, "limit", 50) or 50, MAX_PAGE),
+            limit=min(_number(request, "limit", 50) or 50, MAX_HTML_PAGE if html else MAX_PAGE),
         )
-        if request.query.get("html") == "1":
-            for row in page["messages"]:
-                if row["role"] == "assistant" and row["content"]:
-                    row["html"] = render_markdown(row["content"])
+        if html:
+            await asyncio.to_thread(_render, page["messages"])
         return json_response(page)
 
     async def memories(self, request: web.Request) -> web.Response:
@@ -141,14 +148,14 @@ class Api:
 
     async def memory(self, request: web.Request) -> web.Response:
         """One memory."""
-        record = await self._memory_call(self._p.memory.get(user_of(request), request.match_info["id"]))
+        record = await self._p.memory.get(user_of(request), request.match_info["id"])
         if record is None:
             raise ProtocolError("not_found", "There is no such memory.")
         return json_response(record.model_dump(mode="json"))
 
     async def delete_memory(self, request: web.Request) -> web.Response:
         """Delete one memory."""
-        if not await self._memory_call(self._p.memory.delete(user_of(request), request.match_info["id"])):
+        if not await self._p.memory.delete(user_of(request), request.match_info["id"]):
             raise ProtocolError("not_found", "There is no such memory.")
         return json_response({"deleted": True})
 
@@ -163,7 +170,7 @@ class Api:
 
     async def usage(self, request: web.Request) -> web.Response:
         """Tokens by day and model."""
-        return json_response({"usage": self._p.turns.usage_of(user_of(request))})
+        return json_response({"usage": self._p.usage(user_of(request))})
 
     async def approvals(self, request: web.Request) -> web.Response:
         """The questions that wait for the user."""
@@ -190,12 +197,11 @@ class Api:
         cancelled = await self._commands.cancel(request.match_info["id"], user_of(request))
         return json_response({"cancelled": cancelled})
 
-    @staticmethod
-    async def _memory_call(call: Any) -> Any:
-        try:
-            return await call
-        except MemoryStoreError as error:
-            raise ProtocolError("not_found", str(error)) from error
+
+def _render(rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        if row["role"] == "assistant" and row["content"]:
+            row["html"] = render_markdown(row["content"])
 
 
 def _number(request: web.Request, name: str, default: int | None) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -148,7 +147,7 @@ def read_command(text: str) -> CommandPayload | None:
     rest = rest.strip()
     args: dict[str, Any] = {command.text: rest} if command.text and rest else {}
     if word == "approve" and rest:
-        reference, *scope = shlex.split(rest) if rest.count('"') % 2 == 0 else [rest]
+        reference, *scope = rest.split()
         args = {"approval_id": reference, **({"scope": scope[0]} if scope else {})}
     return CommandPayload(name=word, args=args)
 

@@ -9,7 +9,7 @@ from typing import Any
 from miniclaw.agent.approval import ApprovalDesk, Decision
 from miniclaw.agent.providers import LLMProvider
 from miniclaw.agent.turn import TurnRunner
-from miniclaw.errors import MemoryStoreError, ModelError, ProtocolError
+from miniclaw.errors import ModelError, ProtocolError
 from miniclaw.gateway.command_table import (
     COMMANDS,
     Approve,
@@ -28,11 +28,13 @@ from miniclaw.gateway.events import LiveTurns
 from miniclaw.gateway.ingress import Ingress
 from miniclaw.gateway.pages import message_page, session_row
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
+from miniclaw.identity import Identities
 from miniclaw.memory.compaction import summary_request
 from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.manager import SessionManager
-from miniclaw.session.models import Session
+from miniclaw.session.models import Session, Turn
+from miniclaw.session.once import OnceOnly
 from miniclaw.session.turns import TurnStore
 from miniclaw.skills.manager import SkillManager
 from miniclaw.tools.registry import ToolRegistry
@@ -46,6 +48,9 @@ class CommandParts:
 
     sessions: SessionManager
     turns: TurnStore
+    once: OnceOnly
+    usage: Callable[[str], list[dict[str, Any]]]
+    identities: Identities
     mailbox: Mailbox
     live: LiveTurns
     desk: ApprovalDesk
@@ -82,12 +87,13 @@ class Commands:
                 "unknown_command", f"There is no command `{payload.name}`; there are: {known}."
             )
         args = validate(command, payload)
+        inbound = await self._p.turns.identify(inbound)
         if command.queued:
             return await self._queue(inbound)
         action: Callable[[Inbound, Any], Awaitable[dict[str, Any]]] = getattr(self, f"_{payload.name}")
         if command.changes:
-            key = (inbound.channel, inbound.user_id or inbound.sender, inbound.msg_id)
-            result = await self._p.turns.once(key, lambda: action(inbound, args))
+            key = (inbound.channel, inbound.account or _user(inbound), inbound.msg_id)
+            result = await self._p.once.run(key, lambda: action(inbound, args))
         else:
             result = await action(inbound, args)
         session_id = result.get("session_id") if payload.name in ("new", "resume") else None
@@ -141,19 +147,19 @@ class Commands:
     async def _history(self, inbound: Inbound, args: History) -> dict[str, Any]:
         session = await self._session(inbound, args.session_id)
         return await message_page(
-            self._p.sessions, session.session_id, _user(inbound), before=args.before, limit=args.limit
+            self._p.sessions, session.session_id, session.user_id, before=args.before, limit=args.limit
         )
 
     async def _seen(self, inbound: Inbound, args: InSession) -> dict[str, Any]:
-        found = await self._session(inbound, args.session_id)
-        session = await self._p.sessions.get(found.session_id) or found
-        session.metadata["seen"] = len(session.messages)
-        await self._p.sessions.storage.save(session)
+        session = await self._session(inbound, args.session_id)
+        loaded = await self._p.sessions.get(session.session_id)
+        if loaded is not None:
+            await self._p.sessions.update(loaded, seen=now())
         return {"session_id": session.session_id}
 
     async def _cancel(self, inbound: Inbound, args: Cancel) -> dict[str, Any]:
         turn_id = args.turn_id
-        if turn_id is None:
+        if turn_id is None and (args.session_id or inbound.session_id):
             session = await self._session(inbound, args.session_id)
             running = self._p.mailbox.running(session.session_id)
             turn_id = running.turn_id if running else None
@@ -167,17 +173,21 @@ class Commands:
             ProtocolError: `turn_not_found`: there is none, or it is another's.
         """
         turn = self._p.turns.get(turn_id)
-        if turn is None or turn.user_id != user_id:
+        if turn is None or not self._may_cancel(turn, user_id):
             raise ProtocolError("turn_not_found", "There is no such turn.")
         if not await self._p.turns.request_cancel(turn_id):
             return False
         assert self._runner is not None
-        self._runner.note_cancel(turn_id)
-        if not self._p.mailbox.interrupt(turn_id, turn.session_id):
-            withdrawn = self._p.mailbox.withdraw(turn_id, turn.session_id)
-            if withdrawn is not None:
-                await self._runner.settle_cancelled(withdrawn)
+        self._runner.interrupt(turn_id)
+        withdrawn = self._p.mailbox.withdraw(turn_id, turn.session_id)
+        if withdrawn is not None:
+            await self._runner.settle_cancelled(withdrawn)
         return True
+
+    def _may_cancel(self, turn: Turn, user_id: str) -> bool:
+        """The sender, and an admin in a group."""
+        is_group = turn.scope != turn.user_id
+        return turn.user_id == user_id or (is_group and self._p.identities.is_admin(user_id))
 
     async def _approve(self, inbound: Inbound, args: Approve) -> dict[str, Any]:
         approval = await self._p.desk.decide(args.approval_id, _user(inbound), args.scope)
@@ -195,7 +205,7 @@ class Commands:
         return {"skills": skill_rows(self._p.skills)}
 
     async def _stats(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        return {"usage": self._p.turns.usage_of(_user(inbound)), **self._p.mailbox.load}
+        return {"usage": self._p.usage(_user(inbound)), **self._p.mailbox.load}
 
     async def _memories(self, inbound: Inbound, args: Memories) -> dict[str, Any]:
         user_id = _user(inbound)
@@ -210,11 +220,7 @@ class Commands:
         return {"memory_id": record.memory_id}
 
     async def _forget(self, inbound: Inbound, args: Forget) -> dict[str, Any]:
-        try:
-            deleted = await self._p.memory.delete(_user(inbound), args.memory_id)
-        except MemoryStoreError as error:
-            raise ProtocolError("bad_arguments", str(error)) from error
-        if not deleted:
+        if not await self._p.memory.delete(_user(inbound), args.memory_id):
             raise ProtocolError("not_found", "There is no such memory.")
         return {"memory_id": args.memory_id}
 
@@ -235,7 +241,7 @@ class Commands:
         offered = await self._p.provider.models()
         if name is not None:
             if offered and name not in offered:
-                raise ModelError("model_not_found", f"The server has no model `{name}`.")
+                raise ProtocolError("not_found", f"The server has no model `{name}`.")
             await self._p.sessions.update(session, model=name)
         current = session.metadata.get("model") or self._p.provider.info.name
         return {"model": current, "models": offered}
@@ -249,7 +255,8 @@ class Commands:
 
     async def _session(self, inbound: Inbound, session_id: str | None) -> Session:
         wanted = session_id or inbound.session_id
-        session = await self._p.sessions.owned(wanted, _user(inbound)) if wanted else None
+        scope = inbound.scope or _user(inbound)
+        session = await self._p.sessions.owned(wanted, scope) if wanted else None
         if session is None:
             raise ProtocolError("session_not_found", "There is no such session.")
         return session

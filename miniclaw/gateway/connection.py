@@ -264,6 +264,9 @@ class Connection:
         self._send_event(event)
 
     def _send_event(self, event: LiveEvent) -> None:
+        if event.name == "error":  # a queued command that failed
+            self._refuse(event.data["code"], event.data["message"], event.data["reply_to"])
+            return
         for frame in self._hub.html.frames(event) if self.html else (event.frame,):
             self.write(frame)
 

@@ -74,10 +74,6 @@ class EventBus:
                 self._deliver(matched, topic, event)
             dot = topic.rfind(".", 0, dot)
 
-    def has_subscribers(self, topic: str) -> bool:
-        """Whether anybody subscribed to exactly this topic."""
-        return topic in self._handlers
-
     @staticmethod
     def _deliver(subscriptions: list[Subscription], topic: str, event: Any) -> None:
         for subscription in tuple(subscriptions):
@@ -152,6 +148,7 @@ class TurnFeed:
         self._bus = bus
         self._topic = f"session.{session_id}"
         self._ids = {"session_id": session_id, "turn_id": turn_id, "target": f"{channel}:{session_id}"}
+        self.session_id = session_id
         self.turn_id = turn_id
         self.attempt = attempt
         self.seq = 0
@@ -252,9 +249,14 @@ class LiveTurns:
         self._feeds[session_id] = feed
         return feed
 
-    def close(self, session_id: str) -> None:
-        """The attempt is over; its terminal event is stored."""
-        self._feeds.pop(session_id, None)
+    def close(self, feed: TurnFeed) -> None:
+        """The attempt is over; does nothing to a feed that is not the session's."""
+        if self._feeds.get(feed.session_id) is feed:
+            del self._feeds[feed.session_id]
+
+    def all(self) -> list[TurnFeed]:
+        """Every feed that is open."""
+        return list(self._feeds.values())
 
     def get(self, session_id: str) -> TurnFeed | None:
         """The feed of the session's running turn."""

@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import web
 
 from miniclaw.config import WebSettings
-from miniclaw.errors import ConfigError, ProtocolError, StorageError
+from miniclaw.errors import ConfigError, MemoryStoreError, ProtocolError, StorageError
 from miniclaw.gateway.access import HostRules, presented_token
 from miniclaw.gateway.protocol import encode_json
 from miniclaw.identity import Identities
@@ -152,6 +152,8 @@ class HttpServer:
         except ProtocolError as error:
             logger.info("%s %s refused: %s", request.method, request.path, error)
             return error_response(error)
+        except MemoryStoreError as error:
+            return error_response(ProtocolError("bad_arguments", f"{error}."))
         except StorageError as error:
             logger.error("%s %s: %s", request.method, request.path, error)
             unavailable = ProtocolError(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final, Literal
 
 from miniclaw.errors import ProtocolError, StaleFence, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent
-from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload
+from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload, has_unreadable
 from miniclaw.session.mailbox import Mailbox
-from miniclaw.session.turns import TurnStore
+from miniclaw.session.turns import Accepted, TurnStore
 
 __all__ = ["Ingress", "refusal"]
 
@@ -52,11 +53,13 @@ class Ingress:
             reserved.append(session_id)
 
         try:
-            _check_attachments(inbound)
+            _check(inbound)
             accepted = await self._turns.accept(inbound, reserve)
-        except (ProtocolError, StorageError) as error:
+        except BaseException as error:
             for session_id in reserved:
                 self._mailbox.release(session_id)
+            if not isinstance(error, ProtocolError | StorageError):
+                raise
             if isinstance(error, ProtocolError):
                 return refusal(error)
             logger.error("a message could not be stored: %s", error)
@@ -68,19 +71,29 @@ class Ingress:
         logger.info("turn %s of session %s accepted", accepted.turn_id, accepted.session_id)
         self._bus.publish("message.inbound", accepted.turn)
         if position := self._mailbox.position(accepted.turn):
-            event = LiveEvent(
-                "turn.queued",
-                {"position": position},
-                session_id=accepted.session_id,
-                turn_id=accepted.turn_id,
-                attempt=0,
-                seq=1,
-                target=f"{inbound.channel}:{accepted.session_id}",
-            )
-            self._bus.publish(f"session.{accepted.session_id}", event)
+            # Behind the receipt, which the channel gives as soon as this returns.
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._show_position, inbound.channel, accepted, position)
         return Receipt(status="accepted", session_id=accepted.session_id, turn_id=accepted.turn_id)
 
+    def _show_position(self, channel: str, accepted: Accepted, position: int) -> None:
+        event = LiveEvent(
+            "turn.queued",
+            {"position": position},
+            session_id=accepted.session_id,
+            turn_id=accepted.turn_id,
+            attempt=0,
+            seq=1,
+            target=f"{channel}:{accepted.session_id}",
+        )
+        self._bus.publish(f"session.{accepted.session_id}", event)
 
-def _check_attachments(inbound: Inbound) -> None:
+
+def _check(inbound: Inbound) -> None:
+    """Refuse what cannot be kept or is not taken, before anything is stored."""
     if isinstance(inbound.payload, TextPayload) and inbound.payload.attachments:
         raise ProtocolError("unsupported", "This gateway takes no attachments.", reply_to=inbound.msg_id)
+    envelope = (inbound.sender, inbound.account, inbound.conversation, inbound.thread, inbound.dedupe)
+    target = inbound.reply_to.model_dump() if inbound.reply_to is not None else None
+    if has_unreadable(envelope) or has_unreadable(target):
+        raise ProtocolError("bad_message", "The message holds a lone surrogate or a NUL character.")

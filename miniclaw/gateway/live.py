@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from miniclaw.gateway.events import LiveEvent, LiveTurns, TurnFeed
+from miniclaw.gateway.events import LiveEvent, LiveTurns
 from miniclaw.gateway.markdown import BlockRenderer, render_markdown
 from miniclaw.gateway.protocol import TERMINAL_EVENTS
 
@@ -62,6 +62,8 @@ class LiveHtml:
     def _rendering_of(self, event: LiveEvent) -> _Rendering:
         rendering = self._renderings.get(event.turn_id)
         if rendering is None or rendering.attempt != event.attempt:
+            running = {feed.turn_id for feed in self._live.all()}  # readers may leave before a turn ends
+            self._renderings = {t: r for t, r in self._renderings.items() if t in running}
             rendering = self._renderings[event.turn_id] = _Rendering(event.attempt)
         return rendering
 
@@ -81,13 +83,10 @@ class LiveHtml:
         return rendering.blocks.feed(text)
 
     def _snapshot(self, event: LiveEvent) -> tuple[str, ...]:
-        feed: TurnFeed | None = self._live.get(event.session_id)
-        rendering = self._rendering_of(event)
-        rendering.restart()
-        segment = feed.segment if feed is not None and feed.turn_id == event.turn_id else event.data["text"]
-        rendering.blocks.feed(segment)
-        rendering.fed, rendering.seq = len(segment), event.seq
-        data = {**event.data, "html": rendering.blocks.blocks(), "rest": rendering.blocks.rest}
+        """A snapshot is one reader's: it is rendered aside, the others' blocks go on."""
+        blocks = BlockRenderer()
+        blocks.feed(event.data["segment"])
+        data = {**event.data, "html": blocks.blocks(), "rest": blocks.rest}
         return (event.encode(data),)
 
     def _terminal(self, event: LiveEvent) -> tuple[str, ...]:

@@ -154,6 +154,8 @@ class Inbound(GatewayMessage):
     """The platform's id of the person, or how the sender calls itself."""
     user_id: str | None = None
     """The user, where the channel authenticated one; else identity maps `sender` to a user."""
+    scope: str | None = None
+    """Whose session it is, once known: the user's, or a group's (`grp_…`)."""
     conversation: str | None = None
     """The platform's conversation key; pull channels name a session instead."""
     session_id: str | None = None

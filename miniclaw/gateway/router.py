@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from miniclaw.channel.base import Channel
-from miniclaw.errors import ProtocolError
+from miniclaw.errors import MemoryStoreError, ProtocolError, StorageError
 from miniclaw.gateway.ingress import refusal
 from miniclaw.gateway.protocol import CommandPayload, Inbound, MessageType, Receipt, TextPayload
 
@@ -42,16 +42,24 @@ class MessageRouter:
 
     async def route(self, inbound: Inbound) -> Receipt:
         """Have a message carried out or stored; what cannot be is refused, never raised."""
-        if inbound.typed:
-            inbound = self._as_command(inbound)
-        handler = self._handlers.get(inbound.msg_type)
-        if handler is None:
-            error = ProtocolError("unsupported", f"Messages of type `{inbound.msg_type}` are not taken here.")
-            return refusal(error)
         try:
+            if inbound.typed:
+                inbound = self._as_command(inbound)
+            handler = self._handlers.get(inbound.msg_type)
+            if handler is None:
+                raise ProtocolError(
+                    "unsupported", f"Messages of type `{inbound.msg_type}` are not taken here."
+                )
             return await handler(inbound)
         except ProtocolError as error:
             return refusal(error)
+        except MemoryStoreError as error:
+            return refusal(ProtocolError("bad_arguments", f"{error}."))
+        except StorageError as error:
+            logger.error("message %s: %s", inbound.msg_id, error)
+            return refusal(
+                ProtocolError("storage_unavailable", "Storage does not answer; try again in a moment.")
+            )
         except Exception:  # boundary: one message that breaks a handler must not stop its channel
             logger.exception("message %s broke its handler", inbound.msg_id)
             return refusal(ProtocolError("internal", "Something broke inside miniclaw; the log says what."))
@@ -81,6 +89,8 @@ async def pump(channel: Channel, router: MessageRouter) -> None:
         async def handle(inbound: Inbound) -> None:
             try:
                 channel.settle(inbound, await router.route(inbound))
+            except Exception:  # boundary: one message that cannot be settled must not stop its channel
+                logger.exception("message %s could not be settled", inbound.msg_id)
             finally:
                 places.release()
 

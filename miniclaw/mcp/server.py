@@ -12,6 +12,7 @@ from miniclaw.errors import MCPError
 from miniclaw.mcp.protocol import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     VERSIONS,
     Notification,
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 MAX_CALLS: Final = 64
 """Requests of one client that run at once; a further one waits."""
+MAX_REQUESTS: Final = 1000
+"""Requests of one client that run or wait; a further one is refused."""
 NOT_APPROVED: Final = "this call changes something and nobody can approve it here, so it was not run"
 
 
@@ -85,11 +88,15 @@ class MCPServer:
             self._send(error_reply(None, error))
             return
         match message:
+            case Request() if len(self._running) >= MAX_REQUESTS or message.id in self._running:
+                refusal = MCPError(INVALID_REQUEST, "Too many requests at once, or an id that is in use.")
+                self._send(error_reply(message.id, refusal))
             case Request():
                 task = asyncio.get_running_loop().create_task(self._answer(message))
                 self._running[message.id] = task
             case Notification(method="notifications/cancelled"):
-                running = self._running.get(message.params.get("requestId", ""))
+                wanted = message.params.get("requestId")
+                running = self._running.get(wanted) if isinstance(wanted, str | int) else None
                 if running is not None:
                     running.cancel()
             case Notification() | Response():

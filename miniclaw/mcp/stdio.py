@@ -72,18 +72,16 @@ def _write_all(output: int, line: bytes) -> None:
 
 def _start_reader(loop: asyncio.AbstractEventLoop) -> asyncio.Queue[bytes | None]:
     """Lines of standard input, read by a thread: pipes, files and terminals alike work on all platforms."""
-    incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
-    places = threading.Semaphore(WRITE_QUEUE)
+    incoming: asyncio.Queue[bytes | None] = asyncio.Queue(WRITE_QUEUE)
 
     def put(line: bytes | None) -> None:
-        incoming.put_nowait(line)
-        places.release()
+        # Waits in this thread while the queue is full, which stops the client's writing in turn.
+        asyncio.run_coroutine_threadsafe(incoming.put(line), loop).result()
 
     def read() -> None:
         for line in _lines(lambda size: os.read(0, size)):
-            places.acquire()
-            loop.call_soon_threadsafe(put, line)
-        loop.call_soon_threadsafe(incoming.put_nowait, None)
+            put(line)
+        put(None)
 
     threading.Thread(target=read, name="miniclaw-mcp-stdin", daemon=True).start()
     return incoming

@@ -153,6 +153,4 @@ def _stored(record: MemoryRecord, call: ToolContext) -> ToolResult:
 
 def _line(record: MemoryRecord) -> str:
     context = f" ({record.context})" if record.context else ""
-    return (
-        f"- [{record.memory_id}, {record.memory_type}, {record.updated_at[:10]}] {record.content}{context}"
-    )
+    return f"- [{record.memory_id}, {record.memory_type}, {record.updated_at[:10]}] {record.content}{context}"

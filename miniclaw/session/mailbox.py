@@ -107,14 +107,6 @@ class Mailbox:
                 return turn
         return None
 
-    def interrupt(self, turn_id: str, session_id: str) -> bool:
-        """Cancel the task of a running turn; whether it ran. Why is told by the turn's stored flag."""
-        turn, task = self._current.get(session_id), self._tasks.get(session_id)
-        if turn is None or task is None or turn.turn_id != turn_id:
-            return False
-        task.cancel()
-        return True
-
     @property
     def is_stopped(self) -> bool:
         """Whether nothing new is taken any more."""

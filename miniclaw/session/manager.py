@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from miniclaw.config import Clock
 from miniclaw.gateway.protocol import new_id
@@ -13,6 +14,9 @@ from miniclaw.session.storage import SessionStorage
 
 __all__ = ["SessionManager"]
 
+REFRESH: Final = 100
+"""Entries that are looked at again after an interruption."""
+
 
 class SessionManager:
     """Keeps the most recently used sessions loaded and every change stored first.
@@ -20,7 +24,7 @@ class SessionManager:
     Args:
         storage: the back end.
         clock: seconds since the epoch.
-        loaded: sessions kept in memory at most; one in use may go beyond it until its turn ends.
+        loaded: sessions kept in memory at most, beside those in use.
         ttl: seconds of idleness by channel after which `cleanup_expired` deletes a session.
         fence: the epoch of this process, where the back end has one.
     """
@@ -40,19 +44,23 @@ class SessionManager:
         self._ttl = ttl or {}
         self._fence = fence
         self._loaded: OrderedDict[str, Session] = OrderedDict()
+        # A session that somebody still holds is found here after it left the list above: there is never
+        # a second object of one session, whose log would go its own way.
+        self._alive: WeakValueDictionary[str, Session] = WeakValueDictionary()
 
     async def get(self, session_id: str) -> Session | None:
         """The session with its whole log, or `None`."""
-        session = self._loaded.get(session_id)
+        session = self._alive.get(session_id)
         if session is None:
             session = await self.storage.load(session_id)
             if session is None:
                 return None
             # Two callers may have loaded it at once; the first one's object is the one everybody uses.
-            session = self._loaded.setdefault(session_id, session)
-            while len(self._loaded) > self._limit:
-                self._loaded.popitem(last=False)
+            session = self._alive.setdefault(session_id, session)
+        self._loaded[session_id] = session
         self._loaded.move_to_end(session_id)
+        while len(self._loaded) > self._limit:
+            self._loaded.popitem(last=False)
         return session
 
     async def get_or_create(
@@ -79,7 +87,7 @@ class SessionManager:
 
     async def owned(self, session_id: str, user_id: str) -> Session | None:
         """The session if it belongs to the user; another's is the same as none."""
-        session = self._loaded.get(session_id) or await self.storage.load(session_id, last=0)
+        session = self._alive.get(session_id) or await self.storage.load(session_id, last=0)
         return session if session is not None and session.user_id == user_id else None
 
     async def append(self, session: Session, entries: Sequence[Entry]) -> None:
@@ -87,16 +95,24 @@ class SessionManager:
         await self.storage.append(session.session_id, entries, fence=self._fence)
         session.extend(list(entries))
 
+    async def refresh(self, session: Session) -> None:
+        """Take in entries that were stored while the caller was interrupted and could not see it."""
+        stored = await self.storage.load(session.session_id, last=REFRESH)
+        if stored is not None:
+            session.extend([e for e in stored.messages if e.position >= len(session.messages)])
+
     async def update(self, session: Session, **metadata: Any) -> None:
-        """Store changed metadata; a value of `None` removes the key."""
+        """Store changed metadata, then show it; a value of `None` removes the key."""
         merged = {**session.metadata, **metadata}
-        session.metadata = {key: value for key, value in merged.items() if value is not None}
-        session.updated_at = self._clock()
-        await self.storage.save(session, fence=self._fence)
+        kept = {key: value for key, value in merged.items() if value is not None}
+        changed = session.model_copy(update={"metadata": kept, "updated_at": self._clock()})
+        await self.storage.save(changed, fence=self._fence)
+        session.metadata, session.updated_at = kept, changed.updated_at
 
     async def delete(self, session_id: str) -> bool:
         """Remove a session with everything in it; whether there was one."""
         self._loaded.pop(session_id, None)
+        self._alive.pop(session_id, None)
         return await self.storage.delete(session_id)
 
     async def list(self, user_id: str | None = None) -> list[Session]:
@@ -112,5 +128,7 @@ class SessionManager:
             ttl = self._ttl.get(session.channel)
             idle = self._clock() - session.updated_at
             if ttl is not None and idle > ttl and not is_busy(session.session_id):
-                deleted += await self.delete(session.session_id)
+                deleted += await self.storage.delete(session.session_id, idle_only=True)
+                self._loaded.pop(session.session_id, None)
+                self._alive.pop(session.session_id, None)
         return deleted

@@ -13,6 +13,8 @@ from miniclaw.session.history import HistoryView
 __all__ = ["Entry", "Session", "Turn", "TurnState", "Usage", "title_of"]
 
 TITLE_LENGTH: Final = 60
+RECENT: Final = 200
+"""Entries at the end of a log among which a running turn has one if it has any."""
 
 TurnState = Literal["waiting", "running", "finished", "failed", "cancelled"]
 
@@ -42,8 +44,15 @@ class Entry:
 
     @classmethod
     def from_body(cls, turn_id: str, step: int, position: int, body: dict[str, Any]) -> Entry:
-        """The entry of a stored body; unknown fields are ignored."""
-        return cls(turn_id, step, body["message"], body.get("at", 0.0), body.get("meta"), position)
+        """The entry of a stored body; unknown fields are ignored.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is damaged.
+        """
+        message = body["message"]
+        if not isinstance(message["role"], str):
+            raise TypeError("a message without a role")
+        return cls(turn_id, step, message, body.get("at", 0.0), body.get("meta"), position)
 
 
 class Session(BaseModel):
@@ -74,7 +83,8 @@ class Session(BaseModel):
 
     def extend(self, entries: list[Entry]) -> None:
         """Take entries that were stored into the loaded log; one that is there already is passed over."""
-        have = {(entry.turn_id, entry.step) for entry in self.messages[-64:]}
+        turns = {entry.turn_id for entry in entries}
+        have = {(entry.turn_id, entry.step) for turn_id in turns for entry in self.steps_of(turn_id)}
         for entry in entries:
             if (entry.turn_id, entry.step) not in have:
                 entry.position = max(entry.position, self.next_position)
@@ -103,12 +113,13 @@ class Session(BaseModel):
         return self._view
 
     def steps_of(self, turn_id: str) -> list[Entry]:
-        """The entries of the last turn, oldest first, if it is `turn_id`."""
+        """The entries of a turn, oldest first; of one that ended long ago none may be found."""
         steps: list[Entry] = []
-        for entry in reversed(self.messages):
-            if entry.turn_id != turn_id:
+        for age, entry in enumerate(reversed(self.messages)):
+            if entry.turn_id == turn_id:
+                steps.append(entry)
+            if (entry.turn_id == turn_id and entry.step == 0) or (age > RECENT and not steps):
                 break
-            steps.append(entry)
         return steps[::-1]
 
 
@@ -135,6 +146,9 @@ class Turn:
     """The inbound message with its envelope, as stored."""
     state: TurnState = "waiting"
     attempt: int = 0
+    """Rises with each beginning; events are numbered within it."""
+    tries: int = 0
+    """Beginnings that did not end by a stop of ours: what a crash interrupted."""
     cancel_requested: bool = False
     outcome: dict[str, Any] | None = None
     """`{"name": "turn.finished", "data": {…}}` of an ended turn."""

@@ -14,7 +14,7 @@ from miniclaw.gateway.protocol import ReplyTarget
 
 __all__ = ["Delivery", "Outbox", "insert_deliveries"]
 
-DeliveryState = Literal["pending", "sending", "sent", "dead"]
+DeliveryState = Literal["streaming", "pending", "sending", "sent", "dead"]
 
 _COLUMNS: Final = (
     "key, n, part, turn_id, user_id, channel, account, conversation, target, text, state, attempts, "
@@ -49,10 +49,15 @@ class Delivery:
 
 
 def insert_deliveries(connection: sqlite3.Connection, deliveries: Sequence[Delivery]) -> None:
-    """Store rows inside the caller's transaction; one that is there stays as it is."""
+    """Store rows inside the caller's transaction.
+
+    One that was opened for a streamed reply gets its final text and becomes `pending`; any other that is
+    there stays as it is.
+    """
     marks = ", ".join("?" * 17)
     connection.executemany(
-        f"INSERT INTO deliveries ({_COLUMNS}) VALUES ({marks}) ON CONFLICT DO NOTHING",
+        f"INSERT INTO deliveries ({_COLUMNS}) VALUES ({marks}) ON CONFLICT (key) DO UPDATE "
+        "SET text = excluded.text, state = 'pending' WHERE state = 'streaming'",
         [
             (
                 *(d.key, d.n, d.part, d.turn_id, d.user_id, d.channel, d.account, d.conversation),
@@ -71,15 +76,24 @@ class Outbox:
         self._db = database
         self._clock = clock
 
-    async def open_rows(self, channels: Collection[str]) -> list[Delivery]:
-        """Rows still to send, in order; one left `sending` by a crash has an unknown outcome."""
+    async def conversations(self, channels: Collection[str]) -> list[tuple[str, str, str]]:
+        """Channel, account and conversation of everything that is still to be sent."""
         marks = ", ".join("?" * len(channels))
         rows = await self._db.read_many(
-            f"SELECT {_COLUMNS} FROM deliveries WHERE state IN ('pending', 'sending') "
-            f"AND channel IN ({marks}) ORDER BY n, part",
+            "SELECT DISTINCT channel, account, conversation FROM deliveries "
+            f"WHERE state IN ('pending', 'sending') AND channel IN ({marks})",
             tuple(channels),
         )
-        return [_delivery(row) for row in rows]
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    def next_of(self, channel: str, account: str, conversation: str) -> Delivery | None:
+        """The oldest row of a conversation still to be sent; one left `sending` has an unknown outcome."""
+        rows = self._db.read(
+            f"SELECT {_COLUMNS} FROM deliveries WHERE state IN ('pending', 'sending') "
+            "AND channel = ? AND account = ? AND conversation = ? ORDER BY n, part LIMIT 1",
+            (channel, account, conversation),
+        )
+        return _delivery(rows[0]) if rows else None
 
     def of_user(self, user_id: str | None) -> list[Delivery]:
         """The latest rows that are not sent, of one user or of all; dead letters among them."""
@@ -90,14 +104,9 @@ class Outbox:
         )
         return [_delivery(row) for row in rows]
 
-    async def begin(self, delivery: Delivery) -> bool:
-        """Commit `sending` before the platform is called; `False` when another try was begun or it is done."""
-        statement = (
-            "UPDATE deliveries SET state = 'sending', attempts = attempts + 1, uncertain = 1 "
-            "WHERE key = ? AND attempts = ? AND state IN ('pending', 'sending')"
-        )
-        row = (delivery.key, delivery.attempts)
-        return await self._db.write(lambda c: c.execute(statement, row).rowcount > 0)
+    async def begin(self, delivery: Delivery) -> None:
+        """Commit `sending` before the platform is called."""
+        await self._update(delivery.key, "state = 'sending', attempts = attempts + 1, uncertain = 1")
 
     async def sent(self, delivery: Delivery, handle: str | None) -> None:
         """The platform took it."""
@@ -111,6 +120,11 @@ class Outbox:
     async def dead(self, delivery: Delivery, error: str) -> None:
         """Nobody tries it again by itself."""
         await self._update(delivery.key, "state = 'dead', error = ?", error)
+
+    async def forget_sent(self, *, before: float) -> int:
+        """Drop sent rows older than `before`; returns how many."""
+        statement = "DELETE FROM deliveries WHERE state = 'sent' AND created_at < ?"
+        return await self._db.write(lambda c: c.execute(statement, (before,)).rowcount)
 
     async def _update(self, key: str, changes: str, *values: Any) -> None:
         statement = f"UPDATE deliveries SET {changes} WHERE key = ?"

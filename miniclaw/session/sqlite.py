@@ -42,7 +42,9 @@ def insert_session(connection: sqlite3.Connection, session: Session) -> None:
     """Store everything but the log, over what is there."""
     connection.execute(
         f"INSERT INTO sessions ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT (session_id) DO UPDATE SET updated_at = excluded.updated_at, metadata = excluded.metadata",
+        "ON CONFLICT (session_id) DO UPDATE SET user_id = excluded.user_id, channel = excluded.channel, "
+        "key = excluded.key, thread = excluded.thread, created_at = excluded.created_at, "
+        "updated_at = excluded.updated_at, metadata = excluded.metadata",
         (
             session.session_id,
             session.user_id,
@@ -86,7 +88,9 @@ class SQLiteStorage(SessionStorage):
         if not rows:
             return None
         session = _session(rows[0])
-        end = before if before is not None else self._next_position(session_id)
+        end = self._next_position(session_id)
+        if before is not None:
+            end = min(end, before)
         start = max(0, end - last) if last is not None else 0
         query = (
             "SELECT position, turn_id, step, body FROM entries "
@@ -115,9 +119,12 @@ class SQLiteStorage(SessionStorage):
 
         await self._db.write(operation)
 
-    async def delete(self, session_id: str) -> bool:
+    async def delete(self, session_id: str, *, idle_only: bool = False) -> bool:
         def operation(connection: sqlite3.Connection) -> bool:
             turns = "SELECT turn_id FROM turns WHERE session_id = ?"
+            is_open = f"{turns} AND state IN ('waiting', 'running')"
+            if idle_only and connection.execute(is_open, (session_id,)).fetchone():
+                return False
             for table in ("started_calls", "deliveries"):
                 connection.execute(f"DELETE FROM {table} WHERE turn_id IN ({turns})", (session_id,))
             for table in ("entries", "turns", "approvals", "approval_rules"):
@@ -150,8 +157,20 @@ def _session(row: tuple[Any, ...]) -> Session:
         thread=row[4],
         created_at=row[5],
         updated_at=row[6],
-        metadata=json.loads(row[7]),
+        metadata=_metadata(row[0], row[7]),
     )
+
+
+def _metadata(session_id: str, text: str) -> dict[str, Any]:
+    """The metadata of a row; without one that can be read the session still has its log."""
+    try:
+        value = from_json(text)
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        return value
+    logger.error("the metadata of session %s cannot be read and is passed over", session_id)
+    return {}
 
 
 def _entries(session_id: str, rows: Sequence[tuple[int, str, int, str]]) -> list[Entry]:

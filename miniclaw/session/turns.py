@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from miniclaw.config import Clock
@@ -14,8 +14,10 @@ from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import Inbound, new_id
 from miniclaw.identity import Identities
 from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage
+from miniclaw.session.once import dedupe_key
 from miniclaw.session.outbox import Delivery, insert_deliveries
 from miniclaw.session.sqlite import append_entries, check_fence, insert_session
+from miniclaw.session.usage import count_usage
 
 __all__ = ["Accepted", "TurnStore"]
 
@@ -24,7 +26,7 @@ DEDUPE_LIFETIME: Final = 48 * 3600.0
 
 _COLUMNS: Final = (
     "t.n, t.turn_id, t.session_id, t.user_id, t.channel, t.message, t.state, t.attempt, "
-    "t.cancel_requested, t.outcome, s.user_id"
+    "t.cancel_requested, t.outcome, s.user_id, t.tries"
 )
 
 
@@ -62,22 +64,27 @@ class TurnStore:
         """
         return await self._db.write(lambda connection: self._accept(connection, inbound, reserve))
 
-    async def begin(self, turn: Turn, *, fence: int) -> int | None:
-        """Count a new attempt and return its number; `None` when the turn was cancelled or has ended."""
+    async def begin(self, turn: Turn, *, fence: int) -> Turn | None:
+        """Count a new attempt and return the turn as it is now; `None` when it was cancelled or has ended."""
 
-        def operation(connection: sqlite3.Connection) -> int | None:
+        def operation(connection: sqlite3.Connection) -> tuple[int, int] | None:
             check_fence(connection, fence)
             changed = connection.execute(
-                "UPDATE turns SET state = 'running', attempt = attempt + 1 "
+                "UPDATE turns SET state = 'running', attempt = attempt + 1, tries = tries + 1 "
                 "WHERE turn_id = ? AND state IN ('waiting', 'running') AND cancel_requested = 0",
                 (turn.turn_id,),
             ).rowcount
-            if not changed:
-                return None
-            query = "SELECT attempt FROM turns WHERE turn_id = ?"
-            return int(connection.execute(query, (turn.turn_id,)).fetchone()[0])
+            query = "SELECT attempt, tries FROM turns WHERE turn_id = ?"
+            row = connection.execute(query, (turn.turn_id,)).fetchone()
+            return (int(row[0]), int(row[1])) if changed else None
 
-        return await self._db.write(operation)
+        counts = await self._db.write(operation)
+        return None if counts is None else replace(turn, attempt=counts[0], tries=counts[1], state="running")
+
+    async def put_back(self, turn: Turn) -> None:
+        """The process is stopping: the attempt that it interrupts was no fault of the turn's."""
+        statement = "UPDATE turns SET tries = tries - 1 WHERE turn_id = ? AND state = 'running' AND tries > 0"
+        await self._db.write(lambda c: c.execute(statement, (turn.turn_id,)).rowcount)
 
     async def mark_started(self, turn_id: str, call_id: str, *, fence: int) -> None:
         """Commit that a call is about to run."""
@@ -127,9 +134,11 @@ class TurnStore:
             statement = "UPDATE sessions SET updated_at = ? WHERE session_id = ?"
             connection.execute(statement, (moment, turn.session_id))
             connection.execute("DELETE FROM started_calls WHERE turn_id = ?", (turn.turn_id,))
+            statement = "UPDATE approvals SET state = 'denied' WHERE turn_id = ? AND state = 'asked'"
+            connection.execute(statement, (turn.turn_id,))
             insert_deliveries(connection, deliveries)
             if usage is not None and usage.calls:
-                self._count(connection, turn.user_id, usage)
+                count_usage(connection, turn.user_id, usage, at=moment)
             return True
 
         return await self._db.write(operation)
@@ -145,24 +154,19 @@ class TurnStore:
 
         return await self._db.write(operation)
 
-    async def once(
-        self, key: tuple[str, str, str], operation: Callable[[], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
-        """Carry out a command that changes something once for each `(channel, user, msg_id)`.
+    async def identify(self, inbound: Inbound) -> Inbound:
+        """The message with its user, scope and session filled in, where only the platform's ids are known.
 
-        A repeat gets the stored result. The key is claimed with the result, after the command is done, so
-        a crash between the two lets the repeat do it again.
+        A session that a conversation does not have yet is not made.
         """
-        joined = _key(*key)
-        rows = self._db.read("SELECT result FROM dedupe WHERE key = ? AND result IS NOT NULL", (joined,))
-        if rows:
-            stored: dict[str, Any] = json.loads(rows[0][0])
-            return stored
-        result = await operation()
-        text = json.dumps(result, ensure_ascii=False)
-        statement = "INSERT INTO dedupe VALUES (?, NULL, NULL, ?, ?) ON CONFLICT DO NOTHING"
-        await self._db.write(lambda c: c.execute(statement, (joined, text, self._clock())).rowcount)
-        return result
+        if inbound.user_id is not None and inbound.conversation is None:
+            return inbound
+
+        def operation(connection: sqlite3.Connection) -> dict[str, str | None]:
+            user_id, scope, session_id = self._find(connection, inbound)
+            return {"user_id": user_id, "scope": scope, "session_id": session_id}
+
+        return inbound.model_copy(update=await self._db.write(operation))
 
     async def open_turns(self, channels: Collection[str]) -> list[Turn]:
         """Turns of these channels that a former process left waiting or running, in order of arrival."""
@@ -178,26 +182,12 @@ class TurnStore:
         """A turn as it stands."""
         return self._one("t.turn_id = ?", turn_id)
 
-    def last_of(self, session_id: str) -> Turn | None:
-        """The latest turn of a session."""
-        return self._one("t.session_id = ? ORDER BY t.n DESC LIMIT 1", session_id)
-
     async def forget_old(self) -> int:
         """Drop de-duplication keys past their lifetime; returns how many."""
         oldest = self._clock() - DEDUPE_LIFETIME
         return await self._db.write(
             lambda c: c.execute("DELETE FROM dedupe WHERE created_at < ?", (oldest,)).rowcount
         )
-
-    def usage_of(self, user_id: str) -> list[dict[str, Any]]:
-        """Tokens and calls by day and model, the latest day first."""
-        rows = self._db.read(
-            "SELECT day, model, input_tokens, output_tokens, calls FROM usage WHERE user_id = ? "
-            "ORDER BY day DESC, model LIMIT 200",
-            (user_id,),
-        )
-        names = ("day", "model", "input_tokens", "output_tokens", "calls")
-        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def _one(self, where: str, value: str) -> Turn | None:
         query = f"SELECT {_COLUMNS} FROM turns t JOIN sessions s USING (session_id) WHERE {where}"
@@ -207,16 +197,15 @@ class TurnStore:
     def _accept(
         self, connection: sqlite3.Connection, inbound: Inbound, reserve: Callable[[str], None]
     ) -> Accepted:
-        user_id = inbound.user_id or self._identities.user_for(
-            connection, inbound.channel, inbound.account, inbound.sender
-        )
+        user_id, scope, session_id = self._find(connection, inbound)
         owner = inbound.account or user_id
-        keys = [_key(inbound.channel, owner, part) for part in inbound.dedupe or (inbound.msg_id,)]
+        keys = [dedupe_key(inbound.channel, owner, part) for part in inbound.dedupe or (inbound.msg_id,)]
         for key in keys:
             query = "SELECT session_id, turn_id FROM dedupe WHERE key = ? AND turn_id IS NOT NULL"
             if first := connection.execute(query, (key,)).fetchone():
                 return Accepted(session_id=first[0], turn_id=first[1], turn=None)
-        session_id, scope = self._find_session(connection, inbound, user_id)
+        if session_id is None:
+            session_id = self._make_session(connection, inbound, scope)
         reserve(session_id)
         turn_id, moment = new_id("turn"), self._clock()
         message = inbound.model_dump(mode="json", exclude_none=True)
@@ -240,53 +229,45 @@ class TurnStore:
         )
         return Accepted(session_id=session_id, turn_id=turn_id, turn=turn)
 
-    def _find_session(
-        self, connection: sqlite3.Connection, inbound: Inbound, user_id: str
-    ) -> tuple[str, str]:
-        """The session's id and scope; made when a platform's conversation or a nameless text is new."""
+    def _find(self, connection: sqlite3.Connection, inbound: Inbound) -> tuple[str, str, str | None]:
+        """User, scope and session of a message; the session is `None` when it is to be made."""
+        user_id = inbound.user_id or self._identities.user_for(
+            connection, inbound.channel, inbound.account, inbound.sender
+        )
         scope = user_id
         if not inbound.direct:
-            scope = self._identities.group_for(
-                connection, inbound.channel, inbound.account, inbound.conversation or ""
-            )
+            group = inbound.conversation or ""
+            scope = self._identities.group_for(connection, inbound.channel, inbound.account, group)
         if inbound.session_id is not None:
             query = "SELECT user_id FROM sessions WHERE session_id = ?"
             row = connection.execute(query, (inbound.session_id,)).fetchone()
             if row is None or row[0] != scope:
                 raise ProtocolError("session_not_found", "There is no such session.", reply_to=inbound.msg_id)
-            return inbound.session_id, scope
-        key = None
-        if inbound.conversation is not None:
-            key = "\x1f".join(
-                (inbound.channel, inbound.account, inbound.conversation, inbound.thread or "", scope)
-            )
-            query = "SELECT session_id FROM sessions WHERE key = ?"
-            if row := connection.execute(query, (key,)).fetchone():
-                return str(row[0]), scope
+            return user_id, scope, inbound.session_id
+        if (key := session_key(inbound, scope)) is not None:
+            row = connection.execute("SELECT session_id FROM sessions WHERE key = ?", (key,)).fetchone()
+            return user_id, scope, str(row[0]) if row else None
+        return user_id, scope, None
+
+    def _make_session(self, connection: sqlite3.Connection, inbound: Inbound, scope: str) -> str:
+        moment = self._clock()
         session = Session(
             session_id=new_id("ses"),
             user_id=scope,
             channel=inbound.channel,
-            key=key,
+            key=session_key(inbound, scope),
             thread=inbound.thread,
-            created_at=self._clock(),
-            updated_at=self._clock(),
+            created_at=moment,
+            updated_at=moment,
         )
         insert_session(connection, session)
-        return session.session_id, scope
-
-    def _count(self, connection: sqlite3.Connection, user_id: str, usage: Usage) -> None:
-        connection.execute(
-            "INSERT INTO usage VALUES (?, date(?, 'unixepoch'), ?, ?, ?, ?) "
-            "ON CONFLICT (user_id, day, model) DO UPDATE SET "
-            "input_tokens = input_tokens + excluded.input_tokens, "
-            "output_tokens = output_tokens + excluded.output_tokens, calls = calls + excluded.calls",
-            (user_id, self._clock(), usage.model, usage.input_tokens, usage.output_tokens, usage.calls),
-        )
+        return session.session_id
 
 
-def _key(channel: str, owner: str, message_id: str) -> str:
-    return "\x1f".join((channel, owner, message_id))
+def session_key(inbound: Inbound, scope: str) -> str | None:
+    if inbound.conversation is None:
+        return None
+    return "\x1f".join((inbound.channel, inbound.account, inbound.conversation, inbound.thread or "", scope))
 
 
 def _turn(row: tuple[Any, ...]) -> Turn:
@@ -302,4 +283,5 @@ def _turn(row: tuple[Any, ...]) -> Turn:
         cancel_requested=bool(row[8]),
         outcome=json.loads(row[9]) if row[9] else None,
         scope=row[10],
+        tries=row[11],
     )

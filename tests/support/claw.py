@@ -49,12 +49,14 @@ class ServerProcess:
         self._process: asyncio.subprocess.Process | None = None
         self.gateway_port = 0
         self.web_port = 0
+        self.address = ""
+        """What it printed for the browser."""
 
     async def start(self) -> None:
-        """Start it and wait until it listens."""
+        """Start it and wait until it listens; a second time on the same ports."""
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "miniclaw", "serve", "--data-dir", str(self._data_dir)),
-            *("--port", "0", "--gateway-port", "0"),
+            *("--port", str(self.web_port), "--gateway-port", str(self.gateway_port)),
             stdout=asyncio.subprocess.PIPE,
             env=self._env,
         )
@@ -62,6 +64,7 @@ class ServerProcess:
         async with asyncio.timeout(GUARD):
             while line := (await self._process.stdout.readline()).decode():
                 if line.startswith("web chat"):
+                    self.address = line.split()[-1]
                     break
         ports = json.loads((self._data_dir / "run" / "gateway.json").read_text(encoding="utf-8"))
         self.gateway_port, self.web_port = ports["gateway_port"], ports["web_port"]

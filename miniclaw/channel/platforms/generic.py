@@ -121,7 +121,9 @@ class GenericPlatform:
         """One part: a program takes any length."""
         return [text]
 
-    async def deliver(self, target: ReplyTarget, text: str, *, key: str, repeat: bool) -> str | None:
+    async def deliver(
+        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
+    ) -> str | None:
         """POST the reply, signed, with the delivery's key as `webhook-id`, the same at each try."""
         import httpx
 
@@ -167,6 +169,7 @@ class GenericPlatform:
         try:
             parts = urlsplit(url)
             netloc, host = parts.netloc.lower(), (parts.hostname or "").lower()
+            _ = parts.port  # raises when it is out of range
         except ValueError:
             return False
         if parts.scheme not in ("http", "https") or "@" in netloc or not host:

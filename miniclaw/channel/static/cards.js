@@ -195,6 +195,7 @@ export class ApprovalPart {
     this.isResolved = true;
     const key = RESOLUTIONS.find(([pattern]) => pattern.test(`${decision} ${decision ? this.#chosen : ""}`))[1];
     this.element.className = "part note";
+    for (const attribute of ["role", "aria-label", "data-t-name"]) this.element.removeAttribute(attribute);
     this.element.replaceChildren(icon(key.startsWith("approved") ? "check" : "cross"), h("span", { t: [key, { tool: this.tool }] }));
   }
 }
