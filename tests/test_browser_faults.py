@@ -1,0 +1,168 @@
+"""The page when things break: reloads, killed servers, lost connections, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.async_api import expect
+
+from miniclaw.agent.demo import DemoProvider
+from tests.support.claw import running_claw, server_process
+from tests.support.model import FakeModel, Reply, last_user
+
+if TYPE_CHECKING:
+    from tests.support.browser import Chromium, DictatedProvider
+
+pytest_plugins = ["tests.support.browser"]
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+def env_of(model: FakeModel) -> dict[str, str]:
+    return {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x", "OPENAI_MODEL": "fake-chat"}
+
+
+async def test_what_was_remembered_before_a_restart_is_used_in_a_new_chat_after_it(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    """A real process with the demo model; the page stays open meanwhile."""
+    async with server_process(tmp_path) as server, chromium.tab(server.address, excuse="lost") as tab:
+        assert "记住了" in await tab.ask("记住我住在杭州")
+        await expect(tab.turns.last.locator(".memories")).to_contain_text("记住了 1 条")
+        first = await tab.session()
+        assert await server.terminate() == 0
+        await expect(tab.page.locator("#light")).to_have_class("light connecting")
+        await server.start()
+        await tab.is_connected()
+        await tab.new_chat()
+        assert "杭州" in await tab.ask("我住在哪里？")
+        assert await tab.session() != first
+        used = tab.turns.last.locator(".memories")
+        await used.locator("summary").click()
+        await expect(used).to_contain_text("用到 1 条记忆")
+        await expect(used.locator("li")).to_have_text("我住在杭州")
+
+
+async def test_an_answer_goes_on_through_reloads_to_the_same_text_shown_once(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw) as tab:
+        await tab.send("写一首诗")
+        dictated.say("## 湖上\n\n水光潋滟")
+        await expect(tab.answer.locator("h2")).to_have_text("湖上")
+        await tab.page.reload()
+        await expect(tab.answer.locator("h2")).to_have_text("湖上")
+        await expect(tab.answer.locator(".open")).to_have_text("水光潋滟")
+        dictated.say("晴方好，\n")
+        await expect(tab.answer.locator(".open")).to_have_text("水光潋滟晴方好，")
+        await tab.page.reload()
+        dictated.say("山色空濛雨亦奇。\n\n- 苏轼\n")
+        await expect(tab.answer.locator("p")).to_have_text("水光潋滟晴方好，\n山色空濛雨亦奇。")
+        dictated.end("- 宋\n")
+        await tab.ended(1)
+        html = await tab.answer.locator(".md").inner_html()
+        assert await tab.prose() == "湖上\n水光潋滟晴方好，\n山色空濛雨亦奇。\n苏轼\n宋"
+        await expect(tab.turns.locator(".bubble")).to_have_text(["写一首诗"])
+        await tab.page.reload()
+        await tab.ended(1)
+        assert await tab.answer.locator(".md").inner_html() == html
+
+
+async def test_after_kill_9_the_page_reconnects_by_itself_and_the_answer_comes_once(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    """Behind a stored tool call too: what was not stored is withdrawn and said again."""
+    hold = asyncio.Event()
+    text = "1591 是个**合数**。\n\n它等于 37 乘 43。"
+
+    def script(messages: list[dict[str, Any]], number: int) -> Reply:
+        if number == 1:
+            return {"text": "先算一下。", "calls": [("calculator", {"expression": "37*43"})]}
+        return {"text": text, "hold": hold} if number == 2 else {"text": text}
+
+    async with (
+        FakeModel(script) as model,
+        server_process(tmp_path, env=env_of(model)) as server,
+        chromium.tab(server.address, excuse="lost") as tab,
+    ):
+        await tab.send("1591 是质数吗？")
+        await expect(tab.answer.locator(".md").last).to_have_text("1591 是个合数。")
+        await server.kill()
+        await expect(tab.page.locator("#connection")).to_contain_text("连接断开")
+        await expect(tab.answer).to_contain_text("1591 是个合数。")
+        await server.start()
+        for _ in ("live", "from the log"):
+            await tab.ended(1)
+            assert await tab.prose() == "先算一下。\n\n1591 是个合数。\n\n它等于 37 乘 43。"
+            await expect(tab.answer.locator(".tool")).to_have_attribute("data-state", "ok")
+            await expect(tab.turns.locator(".bubble")).to_have_text(["1591 是质数吗？"])
+            await expect(tab.page.locator("#connection")).to_be_hidden()
+            await tab.page.reload()
+        hold.set()
+        assert len(model.requests) == 3 and model.refused == []
+
+
+async def test_messages_written_while_the_server_is_away_are_sent_exactly_once_and_in_order(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    """Also across a reload of the page, which the offline page survives in the server's absence."""
+
+    def script(messages: list[dict[str, Any]], number: int) -> Reply:
+        return {"text": f"答：{last_user(messages)}"}
+
+    async with (
+        FakeModel(script) as model,
+        server_process(tmp_path, env=env_of(model)) as server,
+        chromium.tab(server.address, excuse="lost") as tab,
+    ):
+        assert await tab.ask("一") == "答：一"
+        await server.kill()
+        await expect(tab.page.locator("#light")).to_have_class("light connecting")
+        await tab.send("二")
+        await tab.send("三")
+        await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二", "三"])
+        await expect(tab.turns.last).to_contain_text("连接恢复后发送")
+        await server.start()
+        for _ in ("live", "from the log"):
+            await tab.ended(3)
+            await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二", "三"])
+            await expect(tab.turns.locator(".md")).to_have_text(["答：一", "答：二", "答：三"])
+            await tab.page.reload()
+        assert [last_user(request["messages"]) for request in model.requests] == ["一", "二", "三"]
+
+
+async def test_a_first_message_whose_receipt_was_lost_is_sent_again_and_taken_once(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    """The browser goes offline between the message and its answer; a reload must not lose it either."""
+    async with running_claw(tmp_path, DemoProvider(pace=0), web=True) as claw:
+        async with chromium.tab(claw, excuse="offline") as tab:
+            await tab.is_connected()
+            await tab.page.context.set_offline(True)
+            await expect(tab.page.locator("#connection")).to_contain_text("网络已断开")
+            await tab.send("37*43 等于多少")
+            await tab.page.context.set_offline(False)
+            await tab.page.reload()
+            await tab.ended(1)
+            assert "1591" in await tab.prose()
+            assert len(await claw.sessions.list()) == 1
+
+
+async def test_several_waiting_messages_and_a_stop_that_means_the_running_one(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw) as tab:
+        await tab.send("一")
+        dictated.say("慢慢说")
+        await expect(tab.answer).to_have_text("慢慢说")
+        await tab.send("二")
+        await expect(tab.turns.last).to_contain_text("排队中")
+        await tab.page.reload()
+        await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二"])
+        await tab.stop.click()
+        await expect(tab.turns.first).to_contain_text("已停止")
+        dictated.end("说完了。")
+        await tab.ended(2)
+        assert await tab.prose() == "说完了。"

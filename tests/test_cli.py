@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -116,8 +118,6 @@ async def test_without_a_model_name_the_first_chat_model_of_the_servers_list_is_
 
 async def in_thread(data_dir: Path, *arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command while fakes of this process answer it."""
-    import asyncio
-
     return await asyncio.to_thread(run, *arguments, data_dir=data_dir, env=env)
 
 
@@ -158,38 +158,51 @@ def test_resume_goes_on_with_the_latest_session(tmp_path: Path) -> None:
 
 def test_the_first_ctrl_c_ends_the_turn_and_the_second_the_program_with_130(tmp_path: Path) -> None:
     with Terminal("chat", "--data-dir", str(tmp_path), env={**ENV, "TERM": "xterm"}) as terminal:
-        terminal.wait_for("› ")
+        terminal.wait_for("›")
         terminal.type("讲一个长一点的故事\r")
         terminal.wait_for("### 1")
         terminal.type("\x03")
         terminal.wait_for("stopped")
-        terminal.wait_for("› ")
+        terminal.wait_for("›")
         terminal.type("37*43 等于多少\r")
         terminal.wait_for("1591")
-        terminal.wait_for("› ")
+        terminal.wait_for("›")
         terminal.type("\x03")
         assert terminal.exit_code() == 130
         assert "Traceback" not in terminal.output
 
 
-def test_a_second_ctrl_c_while_a_turn_does_not_stop_leaves_at_once(tmp_path: Path) -> None:
-    with Terminal("chat", "--data-dir", str(tmp_path), env={**ENV, "TERM": "xterm"}) as terminal:
-        terminal.wait_for("› ")
-        terminal.type("讲一个长一点的故事\r")
-        terminal.wait_for("### 1")
-        terminal.type("\x03\x03")
-        assert terminal.exit_code() == 130
-        assert "Traceback" not in terminal.output
+async def test_a_second_ctrl_c_leaves_a_turn_that_does_not_stop_with_130(tmp_path: Path) -> None:
+    """The gateway is frozen, so nothing answers the cancel that the first one sent."""
+
+    def press_twice() -> int:
+        with Terminal("chat", "--data-dir", str(tmp_path), env={**ENV, "TERM": "xterm"}) as terminal:
+            terminal.wait_for("›")
+            terminal.type("讲一个长一点的故事\r")
+            terminal.wait_for("### 1")
+            server.send_signal(signal.SIGSTOP)
+            terminal.type("\x03")
+            terminal.wait_for("^C")
+            terminal.type("\x03")
+            code = terminal.exit_code()
+            assert "Traceback" not in terminal.output
+            return code
+
+    async with server_process(tmp_path, env=ENV) as server:
+        try:
+            assert await asyncio.to_thread(press_twice) == 130
+        finally:
+            server.send_signal(signal.SIGCONT)
 
 
 def test_a_person_is_asked_before_a_write_and_yes_lets_it_run(tmp_path: Path) -> None:
     run("chat", "--once", "记住我住在杭州", data_dir=tmp_path)
     with Terminal("chat", "--data-dir", str(tmp_path), env={**ENV, "TERM": "dumb"}) as terminal:
-        terminal.wait_for("› ")
+        terminal.wait_for("›")
         terminal.type("忘记我住在杭州\r")
         terminal.wait_for("Allow?")
         terminal.type("y\r")
         terminal.wait_for("已经删除")
-        terminal.wait_for("› ")
+        terminal.wait_for("›")
         terminal.type("/exit\r")
         assert terminal.exit_code() == 0

@@ -19,6 +19,8 @@ from miniclaw.gateway.protocol import TERMINAL_EVENTS, new_id
 
 __all__ = ["chat"]
 
+ReadLine = Callable[[], Awaitable[str | None]]
+"""Reads a line of the user; `None` at the end of input."""
 LEAVE = frozenset({"exit", "quit", "/exit", "/quit"})
 
 
@@ -26,7 +28,10 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
     """Open a link and talk over it; returns the exit code."""
     async with open_link(loaded, connect=args.connect, user_id=args.user_id) as (link, where):
         interactive = args.once is None and sys.stdin.isatty()
-        conversation = Conversation(link, Screen(quiet=args.json), args.allow, attended=interactive)
+        read_line = _prompt() if interactive else _read_line
+        conversation = Conversation(
+            link, Screen(quiet=args.json), args.allow, ask=read_line if interactive else None
+        )
         reader = asyncio.get_running_loop().create_task(conversation.read())
         try:
             await conversation.enter(session_id=args.session, latest=args.resume)
@@ -36,22 +41,28 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
                 return await _once(conversation, args.once, as_json=args.json)
             if interactive:
                 conversation.screen.banner(where)
-                return await _talk(conversation, _prompt())
-            return await _talk(conversation, _read_line)
+            return await _talk(conversation, read_line)
         finally:
             reader.cancel()
 
 
 class Conversation:
-    """One terminal's conversation: sends lines, waits for ends, answers approvals."""
+    """One terminal's conversation: sends lines, waits for ends, answers approvals.
 
-    def __init__(self, link: Link, screen: Screen, allow: list[str], *, attended: bool) -> None:
+    Args:
+        link: to the gateway.
+        screen: what is shown.
+        allow: tools that are approved without asking.
+        ask: reads a person's answer to a question; `None` = nobody is there.
+    """
+
+    def __init__(self, link: Link, screen: Screen, allow: list[str], *, ask: ReadLine | None) -> None:
         self.screen = screen
         self.session_id: str | None = None
         self.turn_id: str | None = None
         self._link = link
         self._allow = frozenset(allow)
-        self._attended = attended
+        self._ask = ask
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._end: asyncio.Future[dict[str, Any]] | None = None
         self._approvals: asyncio.Queue[dict[str, Any]] = asyncio.Queue(64)
@@ -127,7 +138,7 @@ class Conversation:
     async def _on_approval(self, data: dict[str, Any]) -> None:
         if data["tool"] in self._allow:
             await self._send("command", {"name": "approve", "args": {"approval_id": data["approval_id"]}})
-        elif not self._attended:
+        elif self._ask is None:
             args = {"approval_id": data["approval_id"], "unattended": True}
             await self._send("command", {"name": "deny", "args": args})
         elif not self._approvals.full():
@@ -137,7 +148,12 @@ class Conversation:
         """Put questions to the person, one after the other, while the turn waits."""
         while True:
             data = await self._approvals.get()
-            answer = await asyncio.to_thread(self.screen.ask, data)
+            self.screen.question(data)
+            try:
+                answer = self.screen.decision(await self._ask() if self._ask is not None else None)
+            except KeyboardInterrupt:  # Ctrl+C at the question ends the turn
+                await self.cancel()
+                continue
             name, args = "deny", {"approval_id": data["approval_id"]}
             if answer != "deny":
                 name, args["scope"] = "approve", answer
@@ -192,7 +208,7 @@ def _print_object(conversation: Conversation, end: dict[str, Any], data: dict[st
     print(json.dumps(row, ensure_ascii=False))
 
 
-async def _talk(conversation: Conversation, read_line: Callable[[], Awaitable[str | None]]) -> int:
+async def _talk(conversation: Conversation, read_line: ReadLine) -> int:
     """Read lines until the user leaves. Ctrl+C ends the turn first and the program next."""
     failed = False
     while True:
@@ -249,7 +265,7 @@ async def _interruptible(conversation: Conversation, text: str) -> dict[str, Any
         loop.remove_signal_handler(signal.SIGINT)
 
 
-def _prompt() -> Callable[[], Awaitable[str | None]]:
+def _prompt() -> ReadLine:
     """Lines from a person at a terminal, with history and editing."""
     from prompt_toolkit import PromptSession
 

@@ -92,7 +92,9 @@ async def _connect(url: str, token: str) -> AsyncIterator[Any]:
 
     headers = {} if "token=" in urlsplit(url).query or not token else {"Authorization": f"Bearer {token}"}
     try:
-        socket = await connect(url, additional_headers=headers, compression=None, proxy=None, open_timeout=10)
+        socket = await connect(
+            url, additional_headers=headers, compression=None, proxy=None, open_timeout=10, close_timeout=1
+        )
     except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
         raise ConfigError(f"The gateway at {url.partition('?')[0]} cannot be reached: {error}.") from error
     try:

@@ -58,17 +58,20 @@ class Screen:
             case _:
                 pass
 
-    def ask(self, data: dict[str, Any]) -> str:
-        """Ask the person about a tool call; returns once, session, always or deny. Blocks; run in a thread."""
+    def question(self, data: dict[str, Any]) -> None:
+        """Show a tool call that wants to be approved."""
         call = f"{data['tool']} {json.dumps(data['arguments'], ensure_ascii=False)}"
-        question = (
-            "允许吗？ [y] 这次 / [s] 本会话 / [a] 总是 / [n] 不"
-            if self._chinese
-            else ("Allow? [y] once / [s] this session / [a] always / [n] no")
+        chinese, english = (
+            "允许吗？ [y] 这次 / [s] 本会话 / [a] 总是 / [n] 不",
+            ("Allow? [y] once / [s] this session / [a] always / [n] no"),
         )
-        self._line(f"? {call}\n  {question}")
-        answer = sys.stdin.readline().strip().lower()
-        return {"y": "once", "yes": "once", "s": "session", "a": "always"}.get(answer[:3], "deny")
+        self._line(f"? {call}\n  {chinese if self._chinese else english}")
+
+    @staticmethod
+    def decision(answer: str | None) -> str:
+        """What an answer means: once, session, always or, if it is anything else, deny."""
+        meanings = {"y": "once", "yes": "once", "s": "session", "a": "always", "是": "once"}
+        return meanings.get((answer or "").strip().lower(), "deny")
 
     def result(self, name: str, result: dict[str, Any]) -> None:
         """Show what a command came to."""

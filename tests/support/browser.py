@@ -40,6 +40,7 @@ addEventListener("securitypolicyviolation", (event) => report(`CSP: ${event.viol
 """
 EXCUSED = {
     "lost": re.compile(r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"),
+    "offline": re.compile(r"ERR_INTERNET_DISCONNECTED"),
     "refused": re.compile(r"401 \(Unauthorized\)|HTTP Authentication failed"),
 }
 """What Chromium itself writes to the console while no server is there, or one that wants a login."""
@@ -57,7 +58,8 @@ class Tab:
         self.problems = problems
         self.field = page.locator("#message")
         self.stop = page.locator("#stop")
-        self.turns = page.locator(".thread:not([hidden]) .turn")
+        self.thread = page.locator(".thread:not([hidden])")
+        self.turns = self.thread.locator(".turn")
         self.sessions = page.locator("#sessions a")
 
     @property
@@ -75,9 +77,10 @@ class Tab:
         await self.field.press("Enter")
 
     async def ended(self, count: int) -> None:
-        """Wait until this many turns are shown and all of them have ended."""
+        """Wait until this many turns are shown, all of them have ended, and all text is rendered."""
         await expect(self.turns).to_have_count(count)
-        await expect(self.page.locator(".thread:not([hidden]) .turn[data-state=ended]")).to_have_count(count)
+        await expect(self.thread.locator(".turn[data-state=ended]")).to_have_count(count)
+        await expect(self.thread.locator(".open:not(:empty)")).to_have_count(0)
 
     async def ask(self, text: str) -> str:
         """Send a message and return the text of its answer's prose."""

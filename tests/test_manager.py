@@ -1,0 +1,397 @@
+"""Sessions as the program uses them: one object each, stored first, expired when idle; and lists for people."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw.db import Database
+from miniclaw.errors import ProtocolError, StaleFence, StorageError, StorageUnavailable
+from miniclaw.gateway.pages import message_page, session_row
+from miniclaw.session.manager import SessionManager
+from miniclaw.session.models import Entry, Session
+from miniclaw.session.sqlite import SQLiteStorage
+from miniclaw.session.storage import InMemoryStorage, SessionStorage
+from tests.support.core import START, FakeClock, make_session, open_database
+
+
+def entry(turn_id: str, step: int = 0, content: str = "hi") -> Entry:
+    return Entry(turn_id, step, {"role": "user", "content": content})
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(tmp_path) as database:
+        yield database
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def storage(request: pytest.FixtureRequest, database: Database) -> SessionStorage:
+    return InMemoryStorage() if request.param == "memory" else SQLiteStorage(database)
+
+
+@pytest.fixture
+def manager(storage: SessionStorage, clock: FakeClock) -> SessionManager:
+    return SessionManager(storage, clock=clock, loaded=2, ttl={"web": 60.0})
+
+
+def contents(session: Session | None) -> list[str]:
+    assert session is not None
+    return [one.message["content"] for one in session.messages]
+
+
+# --- finding and making -----------------------------------------------------------------------------------
+
+
+async def test_without_a_conversation_every_call_makes_a_session(manager: SessionManager) -> None:
+    first = await manager.get_or_create("ann", "web")
+    second = await manager.get_or_create("ann", "web")
+    assert first.session_id != second.session_id
+    assert first.session_id.startswith("ses_")
+    assert (first.user_id, first.channel, first.created_at, first.updated_at) == ("ann", "web", START, START)
+    assert {session.session_id for session in await manager.list("ann")} == {
+        first.session_id,
+        second.session_id,
+    }
+
+
+async def test_a_conversation_has_one_session_for_each_thread_user_and_channel(
+    manager: SessionManager,
+) -> None:
+    places: list[dict[str, Any]] = [
+        {"user_id": "ann", "channel": "slack", "conversation": "C1"},
+        {"user_id": "ann", "channel": "slack", "conversation": "C1", "thread": "t"},
+        {"user_id": "ann", "channel": "slack", "conversation": "C2"},
+        {"user_id": "ann", "channel": "feishu", "conversation": "C1"},
+        {"user_id": "bob", "channel": "slack", "conversation": "C1"},
+    ]
+    first = [(await manager.get_or_create(**place)).session_id for place in places]
+    again = [(await manager.get_or_create(**place)).session_id for place in places]
+    assert first == again
+    assert len(set(first)) == len(places)
+
+
+async def test_the_same_conversation_asked_for_at_once_is_one_session(manager: SessionManager) -> None:
+    made = await asyncio.gather(
+        *(manager.get_or_create("ann", "slack", conversation="C1") for _ in range(10))
+    )
+    assert len({id(session) for session in made}) == 1
+    assert len(await manager.list()) == 1
+
+
+async def test_a_session_is_only_its_users_also_when_it_is_not_loaded(
+    manager: SessionManager, storage: SessionStorage, clock: FakeClock
+) -> None:
+    session = await manager.get_or_create("ann", "web")
+    for one in (manager, SessionManager(storage, clock=clock)):
+        owned = await one.owned(session.session_id, "ann")
+        assert owned is not None and owned.session_id == session.session_id
+        assert await one.owned(session.session_id, "bob") is None
+        assert await one.owned("ses_none", "ann") is None
+
+
+async def test_a_session_that_is_not_there_is_none(manager: SessionManager) -> None:
+    assert await manager.get("ses_none") is None
+    assert await manager.delete("ses_none") is False
+
+
+# --- one object of a session ------------------------------------------------------------------------------
+
+
+async def test_callers_that_load_a_session_at_once_share_it(
+    manager: SessionManager, storage: SessionStorage
+) -> None:
+    await storage.save(make_session())
+    await storage.append("ses_1", [entry(f"t{n}") for n in range(300)])  # so many are read in a thread
+    sessions = await asyncio.gather(*(manager.get("ses_1") for _ in range(5)))
+    assert sessions[0] is not None
+    assert all(session is sessions[0] for session in sessions)
+
+
+async def test_a_session_in_use_is_never_loaded_a_second_time_however_many_others_are(
+    manager: SessionManager,
+) -> None:
+    used = await manager.get_or_create("ann", "web")
+    for _ in range(5):
+        await manager.get_or_create("ann", "web")
+    await manager.append(used, [entry("t1")])
+    assert await manager.get(used.session_id) is used
+    assert await manager.owned(used.session_id, "ann") is used
+
+
+async def test_only_so_many_sessions_stay_loaded_and_the_least_used_goes_first(
+    storage: SessionStorage, clock: FakeClock
+) -> None:
+    loads: list[str] = []
+
+    class Counting(SessionManager):
+        async def get(self, session_id: str) -> Session | None:
+            gc.collect()
+            before = session_id in self._alive
+            session = await super().get(session_id)
+            if not before:
+                loads.append(session_id)
+            return session
+
+    manager = Counting(storage, clock=clock, loaded=2)
+    for session_id in ("a", "b", "c"):
+        await storage.save(make_session(session_id))
+    for session_id in ("a", "b", "a", "c", "a", "b"):
+        await manager.get(session_id)
+    assert loads == ["a", "b", "c", "b"]
+
+
+# --- stored first -----------------------------------------------------------------------------------------
+
+
+async def test_entries_are_stored_and_shown(manager: SessionManager, storage: SessionStorage) -> None:
+    session = await manager.get_or_create("ann", "web")
+    await manager.append(session, [entry("t1"), entry("t1", 1)])
+    await manager.append(session, [entry("t1", 1), entry("t1", 2)])
+    stored = await storage.load(session.session_id)
+    assert stored is not None
+    assert [(e.turn_id, e.step, e.position) for e in stored.messages] == [
+        ("t1", 0, 0),
+        ("t1", 1, 1),
+        ("t1", 2, 2),
+    ]
+    assert [(e.step, e.position) for e in session.messages] == [(0, 0), (1, 1), (2, 2)]
+
+
+async def test_what_cannot_be_stored_is_not_shown(tmp_path: Path, clock: FakeClock) -> None:
+    async with open_database(tmp_path) as database:
+        manager = SessionManager(SQLiteStorage(database), clock=clock, fence=database.epoch)
+        session = await manager.get_or_create("ann", "web")
+        await manager.update(session, title="before")
+    clock.advance(5)
+    with pytest.raises(StorageUnavailable):
+        await manager.append(session, [entry("t1")])
+    with pytest.raises(StorageUnavailable):
+        await manager.update(session, title="after")
+    assert session.messages == []
+    assert (session.title, session.updated_at) == ("before", START)
+
+
+async def test_a_process_that_was_taken_over_can_change_nothing(tmp_path: Path, clock: FakeClock) -> None:
+    async with open_database(tmp_path) as database:
+        manager = SessionManager(SQLiteStorage(database), clock=clock, fence=database.epoch)
+        session = await manager.get_or_create("ann", "web")
+        async with open_database(tmp_path):
+            for work in (manager.append(session, [entry("t1")]), manager.update(session, title="x")):
+                with pytest.raises(StaleFence):
+                    await work
+            with pytest.raises(StaleFence):
+                await manager.get_or_create("ann", "web")
+        assert (session.messages, session.title) == ([], "")
+
+
+async def test_an_append_that_was_interrupted_after_its_commit_is_taken_in_by_a_refresh(
+    manager: SessionManager, storage: SessionStorage
+) -> None:
+    session = await manager.get_or_create("ann", "web")
+    await manager.append(session, [entry("t1"), entry("t1", 1)])
+    await storage.append(session.session_id, [entry("t1", 2, "unseen")])
+    await manager.refresh(session)
+    await manager.refresh(session)
+    assert [(e.step, e.position) for e in session.messages] == [(0, 0), (1, 1), (2, 2)]
+    assert session.messages[2].message["content"] == "unseen"
+    await manager.delete(session.session_id)
+    await manager.refresh(session)
+    assert len(session.messages) == 3
+
+
+async def test_a_refresh_takes_nothing_twice_where_the_log_has_a_gap(
+    database: Database, clock: FakeClock
+) -> None:
+    storage = SQLiteStorage(database)
+    await storage.save(make_session())
+    await storage.append("ses_1", [entry(f"t{n}") for n in range(5)])
+    await database.write(lambda c: c.execute("UPDATE entries SET body = '' WHERE position = 1").rowcount)
+    manager = SessionManager(storage, clock=clock)
+    session = await manager.get("ses_1")
+    assert session is not None
+    await manager.refresh(session)
+    assert [one.position for one in session.messages] == [0, 2, 3, 4]
+    await manager.append(session, [entry("new")])
+    assert [one.position for one in session.messages] == [0, 2, 3, 4, 5]
+
+
+async def test_metadata_is_merged_and_a_none_removes_its_key(
+    manager: SessionManager, storage: SessionStorage, clock: FakeClock
+) -> None:
+    session = await manager.get_or_create("ann", "web")
+    await manager.update(session, title="a", model="m")
+    clock.advance(5)
+    await manager.update(session, title=None, cleared=3)
+    stored = await storage.load(session.session_id)
+    assert stored is not None
+    assert stored.metadata == session.metadata == {"model": "m", "cleared": 3}
+    assert stored.updated_at == session.updated_at == START + 5
+
+
+async def test_changes_made_at_once_are_all_kept(manager: SessionManager, storage: SessionStorage) -> None:
+    session = await manager.get_or_create("ann", "web")
+    async with asyncio.timeout(10):
+        await asyncio.gather(*(manager.update(session, **{f"key{n}": n}) for n in range(10)))
+    stored = await storage.load(session.session_id)
+    assert stored is not None
+    assert stored.metadata == session.metadata == {f"key{n}": n for n in range(10)}
+
+
+# --- deleting and expiring --------------------------------------------------------------------------------
+
+
+async def test_a_deleted_session_is_gone_for_everybody(manager: SessionManager) -> None:
+    session = await manager.get_or_create("ann", "web")
+    await manager.append(session, [entry("t1")])
+    deleted, *_ = await asyncio.gather(manager.delete(session.session_id), manager.get(session.session_id))
+    assert deleted is True
+    assert await manager.get(session.session_id) is None
+    assert await manager.owned(session.session_id, "ann") is None
+    with pytest.raises(StorageError):
+        await manager.append(session, [entry("t2")])
+
+
+async def test_sessions_expire_after_their_channels_time_and_never_while_busy(
+    manager: SessionManager, clock: FakeClock
+) -> None:
+    old = await manager.get_or_create("ann", "web")
+    busy = await manager.get_or_create("ann", "web")
+    other = await manager.get_or_create("ann", "ws")
+    clock.advance(30)
+    young = await manager.get_or_create("ann", "web")
+    touched = await manager.get_or_create("ann", "web")
+    clock.advance(31)
+    await manager.update(touched, title="x")
+    assert await manager.cleanup_expired(lambda session_id: session_id == busy.session_id) == 1
+    left = {session.session_id for session in await manager.list()}
+    assert left == {s.session_id for s in (busy, other, young, touched)}
+    assert await manager.get(old.session_id) is None
+    assert await manager.get(busy.session_id) is busy
+    clock.advance(1000)
+    assert await manager.cleanup_expired(lambda session_id: False) == 3
+    assert [session.session_id for session in await manager.list()] == [other.session_id]
+
+
+async def test_a_session_at_the_edge_of_its_time_stays(manager: SessionManager, clock: FakeClock) -> None:
+    await manager.get_or_create("ann", "web")
+    clock.advance(60)
+    assert await manager.cleanup_expired(lambda session_id: False) == 0
+    clock.advance(0.001)
+    assert await manager.cleanup_expired(lambda session_id: False) == 1
+
+
+async def test_without_a_time_nothing_expires(storage: SessionStorage, clock: FakeClock) -> None:
+    manager = SessionManager(storage, clock=clock)
+    await manager.get_or_create("ann", "web")
+    clock.advance(1e9)
+    assert await manager.cleanup_expired(lambda session_id: False) == 0
+    assert len(await manager.list()) == 1
+
+
+async def test_a_session_with_an_open_turn_does_not_expire_and_stays_the_one_object(
+    database: Database, clock: FakeClock
+) -> None:
+    manager = SessionManager(SQLiteStorage(database), clock=clock, ttl={"web": 60.0})
+    session = await manager.get_or_create("ann", "web")
+    row = ("turn_1", session.session_id)
+    statement = (
+        "INSERT INTO turns (turn_id, session_id, user_id, channel, message, state, created_at) "
+        "VALUES (?, ?, 'ann', 'web', '{}', 'waiting', 0)"
+    )
+    await database.write(lambda c: c.execute(statement, row).rowcount)
+    clock.advance(61)
+    assert await manager.cleanup_expired(lambda session_id: False) == 0
+    assert await manager.get(session.session_id) is session
+
+
+# --- lists for people -------------------------------------------------------------------------------------
+
+
+def test_a_row_of_a_session_is_what_a_list_shows() -> None:
+    session = make_session(metadata={"title": "标题"}, created_at=0.0, updated_at=1.5)
+    assert session_row(session, "idle") == {
+        "session_id": "ses_1",
+        "title": "标题",
+        "channel": "web",
+        "phase": "idle",
+        "created_at": "1970-01-01T00:00:00.000Z",
+        "updated_at": "1970-01-01T00:00:01.500Z",
+    }
+
+
+async def test_pages_go_back_from_the_end_and_say_whether_there_is_more(manager: SessionManager) -> None:
+    session = await manager.get_or_create("ann", "web")
+    await manager.append(session, [entry(f"t{n}", content=str(n)) for n in range(7)])
+    seen: list[str] = []
+    before: int | None = None
+    sizes = []
+    while True:
+        page = await message_page(manager, session.session_id, "ann", before=before, limit=3)
+        seen = [row["content"] for row in page["messages"]] + seen
+        sizes.append((len(page["messages"]), page["more"]))
+        if not page["more"]:
+            break
+        before = page["messages"][0]["position"]
+    assert seen == [str(n) for n in range(7)]
+    assert sizes == [(3, True), (3, True), (1, False)]
+
+
+async def test_a_page_shows_calls_results_and_what_the_model_does_not_see(manager: SessionManager) -> None:
+    session = await manager.get_or_create("ann", "web")
+    calls = [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    await manager.append(
+        session,
+        [
+            Entry(
+                "t1", 0, {"role": "assistant", "content": None, "tool_calls": calls}, 1.0, {"reasoning": "hm"}
+            ),
+            Entry(
+                "t1", 1, {"role": "tool", "tool_call_id": "c1", "content": "done"}, 2.0, {"ok": True, "ms": 3}
+            ),
+        ],
+    )
+    page = await message_page(manager, session.session_id, "ann", before=None, limit=10)
+    common = {"turn_id": "t1"}
+    assert page == {
+        "messages": [
+            {
+                **common,
+                **{"role": "assistant", "content": None, "tool_calls": calls, "reasoning": "hm"},
+                **{"step": 0, "position": 0, "at": "1970-01-01T00:00:01.000Z"},
+            },
+            {
+                **common,
+                **{"role": "tool", "content": "done", "tool_call_id": "c1", "ok": True, "ms": 3},
+                **{"step": 1, "position": 1, "at": "1970-01-01T00:00:02.000Z"},
+            },
+        ],
+        "more": False,
+    }
+
+
+@pytest.mark.parametrize("user_id", ["bob", ""])
+async def test_the_messages_of_somebody_elses_session_are_as_if_they_were_not_there(
+    manager: SessionManager, user_id: str
+) -> None:
+    session = await manager.get_or_create("ann", "web")
+    for session_id in (session.session_id, "ses_none"):
+        with pytest.raises(ProtocolError) as caught:
+            await message_page(manager, session_id, user_id, before=None, limit=1)
+        assert caught.value.code == "session_not_found"
+
+
+async def test_the_page_of_an_empty_session_is_empty(manager: SessionManager) -> None:
+    session = await manager.get_or_create("ann", "web")
+    page = await message_page(manager, session.session_id, "ann", before=None, limit=1)
+    assert page == {"messages": [], "more": False}
