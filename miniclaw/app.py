@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.agent.approval import ApprovalDesk
-from miniclaw.agent.config import AgentConfig
 from miniclaw.agent.ending import TurnEnding
 from miniclaw.agent.providers import LLMProvider
 from miniclaw.agent.runtime import AgentRuntime
@@ -189,8 +188,7 @@ class MiniClaw:
         await self._db.open()
         self.identities = Identities(self._db, clock=self._clock)
         await self.identities.start(self.token)
-        self.config = AgentConfig(**settings.agent.model_dump())
-        self.provider = self._given_provider or await choose_provider(settings.model, self.config)
+        self.provider = self._given_provider or await choose_provider(settings.model, settings.agent)
         self._build_core()
         self._build_turns()
         await self._build_channels()
@@ -239,14 +237,14 @@ class MiniClaw:
             turns=self.turns,
             live=self.live,
             bus=self.bus,
-            runtime=AgentRuntime(self.provider, self.config),
+            runtime=AgentRuntime(self.provider, settings.agent),
             toolbox=self.registry,
             desk=self.desk,
             ending=ending,
             memory=self.memory,
             skills=self.skills,
             prompt=SystemPromptBuilder(
-                self.config.system_prompt, recall_tokens=settings.memory.recall_tokens
+                settings.agent.system_prompt, recall_tokens=settings.memory.recall_tokens
             ),
             window=ShortTermMemory(settings.context.max_tokens),
             data_dir=self.data_dir,

@@ -69,8 +69,8 @@ class ModelSettings(_Section):
     """Without key and base URL, look for a model server on this machine."""
 
 
-class AgentSettings(_Section):
-    """The agent loop."""
+class AgentConfig(_Section):
+    """The agent loop: how the model is asked and when a turn ends."""
 
     system_prompt: str = ""
     """Replaces the built-in persona."""
@@ -193,7 +193,7 @@ class Settings(_Section):
     gateway: GatewaySettings = GatewaySettings()
     web: WebSettings = WebSettings()
     model: ModelSettings = ModelSettings()
-    agent: AgentSettings = AgentSettings()
+    agent: AgentConfig = AgentConfig()
     limits: LimitSettings = LimitSettings()
     approval: ApprovalSettings = ApprovalSettings()
     tools: ToolSettings = ToolSettings()
@@ -331,7 +331,7 @@ def _parse_value(name: str, value: str, origin: str) -> Any:
     for section in sections:
         model = _section_of(model, section)
     if model is None or key not in model.model_fields:
-        raise ConfigError(f"{origin}: there is no setting `{name}`; see `docs/configuration.md`.")
+        raise ConfigError(f"{origin}: there is no setting `{name}`; remove it.")
     kind = str(model.model_fields[key].annotation)
     if value.lower() == "none" and "None" in kind:
         return None

@@ -459,12 +459,22 @@ def test_a_stored_entry_keeps_its_position_and_a_repeat_is_passed_over() -> None
     ]
 
 
-def test_the_steps_of_a_turn_are_those_of_the_last_turn_only() -> None:
+def test_the_steps_of_a_turn_are_found_in_order_also_with_another_between() -> None:
     session = Session(session_id="ses_1", user_id="ann", channel="web")
-    session.extend([Entry("t1", 0, user()), Entry("t2", 0, user()), Entry("t2", 1, says())])
-    assert [entry.step for entry in session.steps_of("t2")] == [0, 1]
-    assert session.steps_of("t1") == []
-    assert session.steps_of("t3") == []
+    session.extend([Entry("t1", 0, user("1")), Entry("t2", 0, user("2")), Entry("t3", 0, user("3"))])
+    session.extend([Entry("t2", 1, says()), Entry("t3", 1, says()), Entry("t2", 2, says())])
+    assert [entry.step for entry in session.steps_of("t2")] == [0, 1, 2]
+    assert [entry.step for entry in session.steps_of("t3")] == [0, 1]
+    assert session.steps_of("t4") == []
+
+
+def test_a_repeat_is_passed_over_however_many_steps_the_turn_has() -> None:
+    session = Session(session_id="ses_1", user_id="ann", channel="web")
+    steps = [Entry("t1", step, says(str(step))) for step in range(150)]
+    session.extend(steps)
+    session.extend([Entry("t1", 3, says("again")), Entry("t1", 150, says("new"))])
+    assert [entry.step for entry in session.messages] == list(range(151))
+    assert session.messages[3].message == says("3")
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,30 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
         yield database
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+class FarAway(InMemoryStorage):
+    """A back end whose answers take a while, so that others come in between."""
+
+    async def load(
+        self, session_id: str, *, last: int | None = None, before: int | None = None
+    ) -> Session | None:
+        session = await super().load(session_id, last=last, before=before)
+        await asyncio.sleep(0)
+        return session
+
+    async def save(self, session: Session, *, fence: int | None = None) -> None:
+        await asyncio.sleep(0)
+        await super().save(session, fence=fence)
+
+    async def list(self, user_id: str | None = None) -> list[Session]:
+        found = await super().list(user_id)
+        await asyncio.sleep(0)
+        return found
+
+
+@pytest.fixture(params=["memory", "far", "sqlite"])
 def storage(request: pytest.FixtureRequest, database: Database) -> SessionStorage:
-    return InMemoryStorage() if request.param == "memory" else SQLiteStorage(database)
+    kinds = {"memory": InMemoryStorage(), "far": FarAway(), "sqlite": SQLiteStorage(database)}
+    return kinds[request.param]
 
 
 @pytest.fixture

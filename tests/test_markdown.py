@@ -233,14 +233,22 @@ def test_a_line_break_of_the_source_is_a_line_break_of_the_page() -> None:
     assert render_markdown("one\ntwo") == "<p>one<br>\ntwo</p>\n"
 
 
-def test_a_block_is_finished_when_the_next_has_begun() -> None:
+def test_a_paragraph_is_finished_by_the_blank_line_behind_it() -> None:
     renderer = BlockRenderer()
-    assert renderer.feed("first\n\n") == []
-    assert renderer.feed("sec") == []
-    assert renderer.rest == "first\n\nsec"
-    assert renderer.feed("ond\n") == [(0, "<p>first</p>\n", "\nsecond\n")]
+    assert renderer.feed("first\n") == []
+    assert renderer.feed("\nsec") == [(0, "<p>first</p>\n", "\nsec")]
+    assert renderer.feed("ond") == []
+    assert renderer.rest == "\nsecond"
     assert renderer.blocks() == ["<p>first</p>\n"]
     assert renderer.finish() == [(1, "<p>second</p>\n", "")]
+
+
+def test_a_list_is_finished_when_the_next_block_has_begun() -> None:
+    renderer = BlockRenderer()
+    assert renderer.feed("- one\n\n") == []
+    assert renderer.feed("- two\n\n") == []
+    ((index, html, rest),) = renderer.feed("behind\n")
+    assert (index, html.count("<li>"), rest) == (0, 2, "behind\n")
 
 
 @pytest.mark.parametrize("source", ["# head\n", "---\n", "```\ncode\n```\n", "~~~~\n```\n~~~~~ \n"])

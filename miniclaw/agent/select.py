@@ -56,7 +56,7 @@ def first_chat_model(names: Sequence[str]) -> str | None:
 
 
 async def _configured(settings: ModelSettings, agent: AgentConfig, key: str) -> LLMProvider:
-    name = agent.model or settings.name
+    name = settings.name
     provider = _provider(name or DEFAULT_MODEL, settings.base_url, key or "none", settings, agent)
     if name:
         return provider

@@ -26,6 +26,8 @@ HIGHLIGHT_LIMIT: Final = 40_000
 SCAN_FACTOR: Final = 8
 """How often, on average, a character of a stream may be scanned for block ends; makes the cost linear."""
 
+_CLOSED_BY_BLANK: Final = frozenset({"paragraph_open", "heading_open", "table_open", "blockquote_open"})
+
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _BARE_URL = re.compile(r"(?<![A-Za-z0-9])https?://[A-Za-z0-9][A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*")
@@ -48,8 +50,8 @@ def render_markdown(text: str) -> str:
 class BlockRenderer:
     """Renders a growing text so that a finished block is rendered once and never changes again.
 
-    A top-level block is finished when the next one has begun; rules, headings and closed code fences are
-    finished at once. However the text is cut into deltas, the blocks are the same, and joined they equal
+    A top-level block is finished when the next one has begun; paragraphs, tables and quotes already with the
+    blank line behind them; rules, headings and closed code fences at once. However the text is cut into deltas, the blocks are the same, and joined they equal
     `render_markdown` of the whole text, with one exception that CommonMark forces: a link reference
     definition does not reach back to blocks that were finished before it. A list stays open as long as it
     goes on, since a late blank line makes all of its items loose.
@@ -134,6 +136,8 @@ class BlockRenderer:
     def _is_complete(self, token: Token) -> bool:
         """Whether no further line can change this last block."""
         start, end = token.map or (0, 0)
+        if token.type in _CLOSED_BY_BLANK and end < len(self._lines):
+            return True
         if token.type == "fence":
             return end - start > 1 and _fence_end(token).fullmatch(self._lines[end - 1]) is not None
         if token.type == "heading_open" and token.markup.startswith("#"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -104,6 +105,8 @@ class Mailbox:
                 self._waiting -= 1
                 if not queue:
                     del self._queues[session_id]
+                    with contextlib.suppress(ValueError):
+                        self._ready.remove(session_id)
                 return turn
         return None
 

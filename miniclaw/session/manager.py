@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -47,6 +48,7 @@ class SessionManager:
         # A session that somebody still holds is found here after it left the list above: there is never
         # a second object of one session, whose log would go its own way.
         self._alive: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def get(self, session_id: str) -> Session | None:
         """The session with its whole log, or `None`."""
@@ -68,10 +70,15 @@ class SessionManager:
     ) -> Session:
         """The user's session of a conversation, or a new one; without a conversation always a new one."""
         key = "\x1f".join((channel, "", conversation, thread or "", user_id)) if conversation else None
-        if key is not None:
+        if key is None:
+            return await self._create(user_id, channel, key, thread)
+        async with self._one_at_a_time(key):
             for known in await self.storage.list(user_id):
                 if known.key == key:
                     return await self.get(known.session_id) or known
+            return await self._create(user_id, channel, key, thread)
+
+    async def _create(self, user_id: str, channel: str, key: str | None, thread: str | None) -> Session:
         moment = self._clock()
         session = Session(
             session_id=new_id("ses"),
@@ -99,21 +106,22 @@ class SessionManager:
         """Take in entries that were stored while the caller was interrupted and could not see it."""
         stored = await self.storage.load(session.session_id, last=REFRESH)
         if stored is not None:
-            session.extend([e for e in stored.messages if e.position >= len(session.messages)])
+            session.extend([e for e in stored.messages if e.position >= session.next_position])
 
     async def update(self, session: Session, **metadata: Any) -> None:
         """Store changed metadata, then show it; a value of `None` removes the key."""
-        merged = {**session.metadata, **metadata}
-        kept = {key: value for key, value in merged.items() if value is not None}
-        changed = session.model_copy(update={"metadata": kept, "updated_at": self._clock()})
-        await self.storage.save(changed, fence=self._fence)
-        session.metadata, session.updated_at = kept, changed.updated_at
+        async with self._one_at_a_time(session.session_id):
+            merged = {**session.metadata, **metadata}
+            kept = {key: value for key, value in merged.items() if value is not None}
+            changed = session.model_copy(update={"metadata": kept, "updated_at": self._clock()})
+            await self.storage.save(changed, fence=self._fence)
+            session.metadata, session.updated_at = kept, changed.updated_at
 
     async def delete(self, session_id: str) -> bool:
         """Remove a session with everything in it; whether there was one."""
-        self._loaded.pop(session_id, None)
-        self._alive.pop(session_id, None)
-        return await self.storage.delete(session_id)
+        deleted = await self.storage.delete(session_id)
+        self._forget(session_id)
+        return deleted
 
     async def list(self, user_id: str | None = None) -> list[Session]:
         """Sessions without their logs, the latest first."""
@@ -128,7 +136,15 @@ class SessionManager:
             ttl = self._ttl.get(session.channel)
             idle = self._clock() - session.updated_at
             if ttl is not None and idle > ttl and not is_busy(session.session_id):
-                deleted += await self.storage.delete(session.session_id, idle_only=True)
-                self._loaded.pop(session.session_id, None)
-                self._alive.pop(session.session_id, None)
+                if await self.storage.delete(session.session_id, idle_only=True):
+                    self._forget(session.session_id)
+                    deleted += 1
         return deleted
+
+    def _forget(self, session_id: str) -> None:
+        self._loaded.pop(session_id, None)
+        self._alive.pop(session_id, None)
+
+    def _one_at_a_time(self, key: str) -> asyncio.Lock:
+        """A lock that lives as long as somebody holds or awaits it."""
+        return self._locks.setdefault(key, asyncio.Lock())

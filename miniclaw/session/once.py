@@ -45,7 +45,10 @@ class OnceOnly:
         try:
             result = await operation()
             text = json.dumps(result, ensure_ascii=False)
-            statement = "INSERT INTO dedupe VALUES (?, NULL, NULL, ?, ?) ON CONFLICT DO NOTHING"
+            statement = (
+                "INSERT INTO dedupe VALUES (?, NULL, NULL, ?, ?) "
+                "ON CONFLICT (key) DO UPDATE SET result = excluded.result"
+            )
             await self._db.write(lambda c: c.execute(statement, (joined, text, self._clock())).rowcount)
         finally:
             del self._at_work[joined]

@@ -97,10 +97,10 @@ class Outbox:
 
     def of_user(self, user_id: str | None) -> list[Delivery]:
         """The latest rows that are not sent, of one user or of all; dead letters among them."""
-        where = "user_id = ? AND" if user_id else ""
+        where = "user_id = ? AND" if user_id is not None else ""
         rows = self._db.read(
             f"SELECT {_COLUMNS} FROM deliveries WHERE {where} state != 'sent' ORDER BY n DESC, part LIMIT 100",
-            (user_id,) if user_id else (),
+            (user_id,) if user_id is not None else (),
         )
         return [_delivery(row) for row in rows]
 

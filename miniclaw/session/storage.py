@@ -177,11 +177,6 @@ class FileStorage(SessionStorage):
     async def delete(self, session_id: str, *, idle_only: bool = False) -> bool:
         return await self._run(lambda: self._delete(session_id))
 
-    async def list(self, user_id: str | None = None) -> list[Session]:
-        found = await self._run(self._list)
-        chosen = [session for session in found if user_id in (None, session.user_id)]
-        return sorted(chosen, key=lambda s: (s.updated_at, s.session_id), reverse=True)
-
     async def _run(self, work: Callable[[], T]) -> T:
         def locked() -> T:
             with self._lock:
@@ -279,6 +274,11 @@ class FileStorage(SessionStorage):
     def _list(self) -> list[Session]:
         paths = sorted(self._directory.rglob("*.json")) if self._directory.exists() else []
         return [session for path in paths if (session := self._read_meta(path)) is not None]
+
+    async def list(self, user_id: str | None = None) -> list[Session]:
+        found = await self._run(self._list)
+        chosen = [session for session in found if user_id in (None, session.user_id)]
+        return sorted(chosen, key=lambda s: (s.updated_at, s.session_id), reverse=True)
 
 
 def _read_line(line: bytes, position: int) -> Entry:

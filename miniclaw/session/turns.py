@@ -215,7 +215,9 @@ class TurnStore:
             (turn_id, session_id, user_id, inbound.channel, json.dumps(message, ensure_ascii=False), moment),
         )
         connection.executemany(
-            "INSERT INTO dedupe VALUES (?, ?, ?, NULL, ?) ON CONFLICT DO NOTHING",
+            # A key that is there is that of a command with the same id, which has a result and no turn.
+            "INSERT INTO dedupe VALUES (?, ?, ?, NULL, ?) ON CONFLICT (key) DO UPDATE "
+            "SET turn_id = excluded.turn_id, session_id = excluded.session_id",
             [(key, turn_id, session_id, moment) for key in keys],
         )
         turn = Turn(
