@@ -138,6 +138,26 @@ async def test_logins_survive_a_start_and_old_ones_are_swept_out_by_it(
     assert database.read("SELECT user_id FROM logins") == [("bob",)]
 
 
+async def test_a_changed_owners_token_shuts_out_the_browsers_that_the_former_one_let_in(
+    database: Database, clock: FakeClock
+) -> None:
+    identities = await started(database, clock, token="leaked")
+    owners, anns = await identities.login(OWNER), await identities.login("ann")
+    identities = await started(database, clock, token="leaked")
+    assert identities.user_of_login(owners) == OWNER
+    identities = await started(database, clock, token="new")
+    assert identities.user_of_login(owners) is None
+    assert identities.user_of_login(anns) == "ann"
+
+
+async def test_the_owner_is_an_admin_and_nobody_else_by_default(database: Database, clock: FakeClock) -> None:
+    identities = await started(database, clock)
+    await identities.ensure("hook")
+    stranger = await user_for(database, identities, "slack", "T1", "U1")
+    assert identities.is_admin(OWNER)
+    assert not any(map(identities.is_admin, ("hook", stranger, "nobody", "")))
+
+
 # --- platforms --------------------------------------------------------------------------------------------
 
 

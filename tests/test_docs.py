@@ -1,0 +1,101 @@
+"""The documents are true: commands run, links resolve, both languages keep step."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def console_blocks(path: Path) -> list[tuple[str, str]]:
+    """Command and shown output of each fenced `console` block."""
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+COMMANDS = sorted({(command, output) for path in DOCS for command, output in console_blocks(path)})
+
+
+@pytest.mark.parametrize(("command", "output"), COMMANDS)
+def test_a_command_in_the_documents_does_what_is_shown(command: str, output: str, tmp_path: Path) -> None:
+    program, *arguments = shlex.split(command)
+    if program == "make":
+        targets = re.findall(
+            r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        assert arguments[0] in targets
+        dry = subprocess.run(
+            ["make", "-n", *arguments], cwd=ROOT, capture_output=True, check=False, timeout=60
+        )
+        assert dry.returncode == 0
+        return
+    assert program == ".venv/bin/miniclaw", f"no test knows how to run `{command}`"
+    home = {"MINICLAW_HOME": str(tmp_path), "MINICLAW_MODEL__PROBE_LOCAL": "false"}
+    clean = {
+        name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "MINICLAW_"))
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "miniclaw", *arguments],
+        env={**clean, **home},
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert without_times(done.stdout) == without_times(output)
+
+
+def without_times(text: str) -> str:
+    return re.sub(r"\d+ ms", "N ms", text).strip()
+
+
+def test_every_link_and_picture_of_the_documents_is_there() -> None:
+    links = [(p, t) for p in DOCS for t in re.findall(r"\]\(([^)#]+)[^)]*\)", p.read_text(encoding="utf-8"))]
+    local = [(p, t) for p, t in links if not t.startswith(("http://", "https://"))]
+    missing = [f"{path.name}: {target}" for path, target in local if not (path.parent / target).exists()]
+    assert missing == []
+
+
+def test_both_readmes_have_the_same_shape() -> None:
+    chinese, english = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.en.md"))
+    for pattern in (r"^#+ ", r"^- \*\*", r"^```", r"\]\("):
+        count = [len(re.findall(pattern, text, re.MULTILINE)) for text in (chinese, english)]
+        assert count[0] == count[1], pattern
+    assert console_blocks(ROOT / "README.md") == console_blocks(ROOT / "README.en.md")
+
+
+def test_the_example_environment_names_only_settings_that_exist(tmp_path: Path) -> None:
+    from miniclaw.config import FLAT_NAMES, load_settings
+
+    text = (ROOT / ".env.example").read_text(encoding="utf-8")
+    names = re.findall(r"^#?([A-Z][A-Z0-9_]*)=", text, re.MULTILINE)
+    aliases = {"OPENAI_API_BASE", "OPENAI_API_MODEL"}
+    assert set(FLAT_NAMES) - aliases <= set(names)
+    for name in names:
+        if "__" in name:
+            load_settings(env={name: "1" if "RUNNING" in name else "monitor"}, data_dir=str(tmp_path))
+        else:
+            assert name in FLAT_NAMES or name == "MINICLAW_HOME"
+
+
+def test_each_run_time_dependency_has_its_reason() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {re.split(r"[<>=; ]", line)[0].lower() for line in project["dependencies"]}
+    table = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    explained = {name.lower() for name in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)}
+    assert needed == explained
