@@ -10,11 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.agent.approval import ApprovalDesk
-from miniclaw.agent.ending import TurnEnding
+from miniclaw.agent.core import Core
 from miniclaw.agent.providers import LLMProvider
-from miniclaw.agent.runtime import AgentRuntime
 from miniclaw.agent.select import choose_provider
-from miniclaw.agent.turn import TurnParts, TurnRunner
+from miniclaw.agent.turn import TurnRunner
 from miniclaw.channel.base import Channel, Delivers
 from miniclaw.channel.cli import TerminalChannel
 from miniclaw.config import Clock, LoadedSettings
@@ -22,18 +21,17 @@ from miniclaw.db import Database
 from miniclaw.errors import ConfigError, ProtocolError, StorageError
 from miniclaw.gateway.access import HostRules
 from miniclaw.gateway.command_table import read_command
-from miniclaw.gateway.commands import CommandParts, Commands
+from miniclaw.gateway.commands import Commands
 from miniclaw.gateway.connection import Hub
 from miniclaw.gateway.dispatcher import Dispatcher
-from miniclaw.gateway.events import EventBus, LiveEvent, LiveTurns
+from miniclaw.gateway.events import EventBus, LiveTurns
 from miniclaw.gateway.ingress import Ingress
-from miniclaw.gateway.protocol import TERMINAL_EVENTS, Inbound, MessageType, TextPayload, new_id, now
+from miniclaw.gateway.protocol import Inbound, MessageType, TextPayload, new_id, now
+from miniclaw.gateway.reader import TurnReader
 from miniclaw.gateway.router import MessageRouter, pump
 from miniclaw.gateway.server import GatewayServer
 from miniclaw.identity import Identities, is_user_id
-from miniclaw.memory.context import SystemPromptBuilder
 from miniclaw.memory.long_term import LongTermMemory
-from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.memory.tools import memory_tools
 from miniclaw.rundir import RunDir, RunningGateway, private_directory, read_or_make_token
 from miniclaw.session.mailbox import Mailbox
@@ -62,8 +60,6 @@ KEEP_SENT_SECONDS: Final = 7 * 24 * 3600.0
 """How long delivered answers are kept in the outbox."""
 LIBRARY: Final = "library"
 """The channel of `ask`; its turns are resumed like those of any other."""
-EVENTS: Final = 10_000
-"""Events that wait for a reader of `ask`; with more it loses deltas, never the end."""
 
 
 class MiniClaw:
@@ -150,23 +146,8 @@ class MiniClaw:
         if not receipt.stored:
             raise ProtocolError(receipt.code or "internal", receipt.message)
         # No await since the receipt: the turn cannot have published anything yet.
-        events: asyncio.Queue[LiveEvent | None] = asyncio.Queue()
-
-        def take(topic: str, event: LiveEvent) -> None:
-            if event.turn_id == receipt.turn_id and (
-                events.qsize() < EVENTS or event.name in TERMINAL_EVENTS
-            ):
-                events.put_nowait(event)
-
-        subscription = self.bus.subscribe(f"session.{receipt.session_id}", take)
-        stopped = self.bus.subscribe("system.stopping", lambda topic, event: events.put_nowait(None))
-        try:
-            while True:
-                event = await events.get()
-                if event is None:
-                    raise ProtocolError(
-                        "draining", "The gateway stopped; the turn goes on at its next start."
-                    )
+        with TurnReader(self.bus, receipt.session_id or "", receipt.turn_id or "") as reader:
+            async for event in reader.events():
                 yield {
                     "name": event.name,
                     "session_id": event.session_id,
@@ -175,11 +156,6 @@ class MiniClaw:
                     "seq": event.seq,
                     "data": event.data,
                 }
-                if event.name in TERMINAL_EVENTS:
-                    return
-        finally:
-            subscription.close()
-            stopped.close()
 
     async def _start(self) -> None:
         settings = self.settings
@@ -189,9 +165,16 @@ class MiniClaw:
         self.identities = Identities(self._db, clock=self._clock)
         await self.identities.start(self.token)
         self.provider = self._given_provider or await choose_provider(settings.model, settings.agent)
-        self._build_core()
-        self._build_turns()
-        await self._build_channels()
+        core = self._build_core(self.provider)
+        self.sessions, self.turns, self.outbox = core.sessions, core.turns, core.outbox
+        self.memory, self.skills, self.registry, self.desk = (
+            core.memory,
+            core.skills,
+            core.registry,
+            core.desk,
+        )
+        self._build_road(core)
+        await self._build_channels(core)
         for channel in self.channels.values():
             await channel.start()
         await self._recover()
@@ -205,86 +188,63 @@ class MiniClaw:
         self._announce()
         logger.info("miniclaw runs on %s with model %s", self.data_dir, self.provider.info.name)
 
-    def _build_core(self) -> None:
+    def _build_core(self, provider: LLMProvider) -> Core:
         """Sessions, memory, skills, tools."""
-        settings = self.settings
-        self.sessions = SessionManager(
-            SQLiteStorage(self._db),
-            clock=self._clock,
+        settings, db, clock = self.settings, self._db, self._clock
+        skills = SkillManager(self._skill_directories())
+        memory = LongTermMemory(self.data_dir)
+        registry = ToolRegistry(
+            (*builtin_tools(), *memory_tools(memory), *skill_tools(skills)),
+            default_timeout=settings.agent.tool_timeout,
+            result_chars=settings.tools.result_chars,
+        )
+        sessions = SessionManager(
+            SQLiteStorage(db),
+            clock=clock,
             loaded=settings.storage.loaded_sessions,
             ttl=settings.storage.session_ttl,
-            fence=self._db.epoch,
+            fence=db.epoch,
         )
-        self.turns = TurnStore(self._db, self.identities, clock=self._clock)
-        self.outbox = Outbox(self._db, clock=self._clock)
-        self.memory = LongTermMemory(self.data_dir)
-        self.skills = SkillManager(self._skill_directories())
-        self.registry = ToolRegistry(
-            default_timeout=settings.agent.tool_timeout, result_chars=settings.tools.result_chars
-        )
-        for tool in (*builtin_tools(), *memory_tools(self.memory), *skill_tools(self.skills)):
-            self.registry.register(tool)
-
-    def _build_turns(self) -> None:
-        """The way of a message: router, ingress, mailbox, runner, dispatcher."""
-        settings, fence = self.settings, self._db.epoch
-        self.desk = ApprovalDesk(
-            self._db, settings.approval, is_admin=self.identities.is_admin, clock=self._clock
-        )
-        ending = TurnEnding(self.turns, self.live, push=self._push, clock=self._clock, fence=fence)
-        parts = TurnParts(
-            sessions=self.sessions,
-            turns=self.turns,
-            live=self.live,
-            bus=self.bus,
-            runtime=AgentRuntime(self.provider, settings.agent),
-            toolbox=self.registry,
-            desk=self.desk,
-            ending=ending,
-            memory=self.memory,
-            skills=self.skills,
-            prompt=SystemPromptBuilder(
-                settings.agent.system_prompt, recall_tokens=settings.memory.recall_tokens
-            ),
-            window=ShortTermMemory(settings.context.max_tokens),
+        return Core(
+            settings=settings,
             data_dir=self.data_dir,
-            clock=self._clock,
-            fence=fence,
-            attempts=settings.limits.attempts,
-            recall=settings.memory.recall,
-            skill_tokens=settings.skills.prompt_tokens,
+            clock=clock,
+            fence=db.epoch,
+            live=self.live,
+            identities=self.identities,
+            sessions=sessions,
+            turns=TurnStore(db, self.identities, clock=clock),
+            outbox=Outbox(db, clock=clock),
+            once=OnceOnly(db, clock=clock),
+            usage=lambda user_id: usage_of(db, user_id),
+            desk=ApprovalDesk(db, settings.approval, is_admin=self.identities.is_admin, clock=clock),
+            memory=memory,
+            skills=skills,
+            registry=registry,
+            provider=provider,
+            push=self._push,
         )
-        limits = settings.limits
+
+    def _build_road(self, core: Core) -> None:
+        """The way of a message: router, ingress, mailbox, runner, dispatcher."""
+        limits = self.settings.limits
         self.mailbox = Mailbox(
             lambda turn: self.runner.run(turn),
             running=limits.running,
             waiting=limits.waiting,
             per_session=limits.waiting_per_session,
         )
-        self._command_parts = CommandParts(
-            sessions=self.sessions,
-            turns=self.turns,
-            once=OnceOnly(self._db, clock=self._clock),
-            usage=lambda user_id: usage_of(self._db, user_id),
-            identities=self.identities,
-            mailbox=self.mailbox,
-            live=self.live,
-            desk=self.desk,
-            memory=self.memory,
-            skills=self.skills,
-            registry=self.registry,
-            provider=self.provider,
-        )
-        self.commands = Commands(self._command_parts)
-        self.runner = TurnRunner(parts, self.commands)
-        self.ingress = Ingress(self.turns, self.mailbox, self.bus)
+        self.commands = Commands(core, self.mailbox)
+        self.runner = TurnRunner(core, self.commands)
+        self.ingress = Ingress(core.turns, self.mailbox, self.bus)
         self.commands.connect(self.ingress, self.runner)
         self.router = MessageRouter(read_command)
         self.router.register(MessageType.TEXT, self.ingress.accept)
         self.router.register(MessageType.COMMAND, self.commands.handle)
-        self.dispatcher = Dispatcher(self.outbox, self._push, self.bus, settings.delivery, clock=self._clock)
+        delivery = self.settings.delivery
+        self.dispatcher = Dispatcher(core.outbox, self._push, self.bus, delivery, clock=self._clock)
 
-    async def _build_channels(self) -> None:
+    async def _build_channels(self, core: Core) -> None:
         gateway, web = self._wants
         settings = self.settings
         hub = Hub(self.bus, self.live, self.turns, soft_limit=settings.gateway.send_buffer_bytes)
@@ -304,9 +264,9 @@ class MiniClaw:
             )
             self.channels[self.gateway.name] = self.gateway
         if web and settings.web.port is not None:
-            await self._build_web(hub, rules)
+            await self._build_web(core, hub, rules)
 
-    async def _build_web(self, hub: Hub, rules: HostRules) -> None:
+    async def _build_web(self, core: Core, hub: Hub, rules: HostRules) -> None:
         """Everything on the HTTP port: page, API, webhooks. aiohttp is imported only for this."""
         from miniclaw.channel.platforms.generic import GenericPlatform
         from miniclaw.channel.webchat import WebChatChannel
@@ -325,7 +285,7 @@ class MiniClaw:
             ping_seconds=settings.gateway.ping_interval,
             may_move="web.port" not in self._origins,
         )
-        self.api = Api(self._command_parts, self.commands, self.outbox)
+        self.api = Api(core, self.commands, self.mailbox)
         server.add(self.web.routes())
         server.add(self.api.routes())
         generic = settings.channels.generic

@@ -67,9 +67,9 @@ async def test_a_chinese_question_is_answered_word_by_word_and_reads_the_same_af
         dictated.say("西湖的**水面**约")
         await expect(tab.answer).to_have_text("西湖的**水面**约")
         await expect(tab.turns.last).to_have_attribute("data-state", "writing")
-        dictated.say(" 6.39 平方公里。\n\n周长是\n")
+        dictated.say(" 6.39 平方公里。\n\n周长")
         await expect(tab.answer.locator(".md")).to_have_text("西湖的水面约 6.39 平方公里。")
-        await expect(tab.answer.locator(".open")).to_have_text("周长是")
+        await expect(tab.answer.locator(".open")).to_have_text("周长")
         dictated.end("约 15 公里。")
         await tab.ended(1)
         html = await tab.answer.locator(".md").inner_html()
@@ -155,7 +155,7 @@ async def test_two_tabs_of_one_session_stay_in_step(
         await two.ended(1)
         assert await two.prose() == "第一答。"
         await two.send("第二句")
-        dictated.say("正在**说**。\n\n还有\n")
+        dictated.say("正在**说**。\n\n还有")
         for tab in (one, two):
             await expect(tab.turns.last.locator(".bubble")).to_have_text("第二句")
             await expect(tab.answer.locator(".md")).to_have_text("正在说。")
@@ -191,3 +191,20 @@ async def test_typed_commands_show_their_results_and_new_leads_to_another_chat(
         await tab.send("/new")
         await expect(tab.turns).to_have_count(0)
         await expect(tab.page.locator(".hello")).to_be_visible()
+
+
+async def test_a_message_sent_during_an_answer_waits_its_turn_and_stop_means_the_running_one(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw) as tab:
+        await tab.send("一")
+        dictated.say("慢慢说")
+        await expect(tab.answer).to_have_text("慢慢说")
+        await tab.send("二")
+        await expect(tab.turns.last).to_contain_text("排队中")
+        await tab.stop.click()
+        await expect(tab.turns.first).to_contain_text("已停止")
+        dictated.end("说完了。")
+        await tab.ended(2)
+        assert await tab.prose() == "说完了。"
+        await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二"])

@@ -63,7 +63,7 @@ async def test_an_answer_goes_on_through_reloads_to_the_same_text_shown_once(
         dictated.end("- 宋\n")
         await tab.ended(1)
         html = await tab.answer.locator(".md").inner_html()
-        assert await tab.prose() == "湖上\n水光潋滟晴方好，\n山色空濛雨亦奇。\n苏轼\n宋"
+        assert await tab.prose() == "湖上\n\n水光潋滟晴方好，\n山色空濛雨亦奇。\n\n苏轼\n宋"
         await expect(tab.turns.locator(".bubble")).to_have_text(["写一首诗"])
         await tab.page.reload()
         await tab.ended(1)
@@ -148,21 +148,3 @@ async def test_a_first_message_whose_receipt_was_lost_is_sent_again_and_taken_on
             await tab.ended(1)
             assert "1591" in await tab.prose()
             assert len(await claw.sessions.list()) == 1
-
-
-async def test_several_waiting_messages_and_a_stop_that_means_the_running_one(
-    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
-) -> None:
-    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw) as tab:
-        await tab.send("一")
-        dictated.say("慢慢说")
-        await expect(tab.answer).to_have_text("慢慢说")
-        await tab.send("二")
-        await expect(tab.turns.last).to_contain_text("排队中")
-        await tab.page.reload()
-        await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二"])
-        await tab.stop.click()
-        await expect(tab.turns.first).to_contain_text("已停止")
-        dictated.end("说完了。")
-        await tab.ended(2)
-        assert await tab.prose() == "说完了。"

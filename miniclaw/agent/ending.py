@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from miniclaw.agent.core import Core
 from miniclaw.agent.progress import Outcome, Progress
 from miniclaw.agent.transcript import pending_calls
-from miniclaw.channel.base import Delivers
-from miniclaw.config import Clock
 from miniclaw.errors import StorageUnavailable
-from miniclaw.gateway.events import LiveTurns, TurnFeed
+from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, event_message, format_time
 from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Entry, Session, Turn
 from miniclaw.session.outbox import Delivery
-from miniclaw.session.turns import TurnStore
 
 __all__ = ["TurnEnding", "until_stored"]
 
@@ -49,27 +47,11 @@ def _command_reply(turn: Turn, outcome: Outcome) -> tuple[str, dict[str, Any]]:
 
 
 class TurnEnding:
-    """Commits ends and announces them.
+    """Commits ends and announces them."""
 
-    Args:
-        push: push channels by name; their answers become delivery rows. Filled before the first turn.
-    """
-
-    def __init__(
-        self,
-        turns: TurnStore,
-        live: LiveTurns,
-        *,
-        push: Mapping[str, Delivers],
-        clock: Clock,
-        fence: int,
-    ) -> None:
-        self._turns = turns
-        self._live = live
-        self._bus = live.bus
-        self._push = push
-        self._clock = clock
-        self._fence = fence
+    def __init__(self, core: Core) -> None:
+        self._c = core
+        self._bus = core.live.bus
 
     async def end(
         self, turn: Turn, session: Session, feed: TurnFeed, outcome: Outcome, progress: Progress | None
@@ -83,11 +65,11 @@ class TurnEnding:
             name, data = _command_reply(turn, outcome)
         entries = self._last_entries(turn, session, outcome)
         committed = await until_stored(
-            lambda: self._turns.end(
+            lambda: self._c.turns.end(
                 turn,
                 outcome.state,
                 {"name": name, "data": data, "seq": feed.seq + 1},
-                fence=self._fence,
+                fence=self._c.fence,
                 entries=entries,
                 deliveries=self._deliveries(turn, outcome),
                 usage=progress.usage if progress else None,
@@ -96,12 +78,12 @@ class TurnEnding:
         if not committed:
             return False
         session.extend(entries)
-        session.updated_at = self._clock()
+        session.updated_at = self._c.clock()
         logger.info("turn %s: %s", turn.turn_id, outcome.state)
         feed.emit(name, data)
-        self._live.close(feed)
+        self._c.live.close(feed)
         self._bus.publish("message.outbound", turn)
-        if self._live.get(turn.session_id) is None:
+        if self._c.live.get(turn.session_id) is None:
             self.show_phase(session, turn, "idle")
         return True
 
@@ -110,7 +92,7 @@ class TurnEnding:
         steps = session.steps_of(turn.turn_id)
         if not steps or turn.message["msg_type"] == MessageType.COMMAND:
             return []
-        moment, number = self._clock(), steps[-1].step
+        moment, number = self._c.clock(), steps[-1].step
         entries: list[Entry] = []
         for call in pending_calls(steps):
             message = {"role": "tool", "tool_call_id": call.id, "content": INTERRUPTED}
@@ -120,12 +102,12 @@ class TurnEnding:
         return entries
 
     def _deliveries(self, turn: Turn, outcome: Outcome) -> list[Delivery]:
-        channel = self._push.get(turn.channel)
+        channel = self._c.push.get(turn.channel)
         target = ReplyTarget.model_validate(turn.message.get("reply_to") or {})
         if channel is None or turn.message.get("reply_to") is None:
             return []
         text = outcome.data.get("text") or outcome.data.get("message") or ""
-        moment = self._clock()
+        moment = self._c.clock()
         return [
             Delivery(
                 key=f"{turn.turn_id}.{part}",
@@ -151,7 +133,7 @@ class TurnEnding:
             "title": session.title,
             "channel": session.channel,
             "phase": phase,
-            "updated_at": format_time(self._clock()),
+            "updated_at": format_time(self._c.clock()),
         }
         target = f"{session.channel}:{session.session_id}"
         message = event_message("session.updated", data, target=target, session_id=session.session_id)

@@ -8,6 +8,7 @@ from typing import Any, Final
 from miniclaw.agent.providers import Finish, LLMChunk, LLMResponse, ToolCall
 from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import has_unreadable, new_id, plain_text
+from miniclaw.session.history import parse_arguments
 from miniclaw.session.models import Usage
 
 __all__ = ["ChatAssembler", "parse_call", "response_of", "usage_of"]
@@ -29,12 +30,16 @@ class _Call:
         self.name = ""
         self.arguments: list[str] = []
 
+    def is_whole(self) -> bool:
+        """Whether the arguments are complete; the beginning of an object never is."""
+        return parse_arguments("".join(self.arguments)) is not None
+
 
 class ChatAssembler:
     """Assembles the chunks of one streamed chat completion.
 
-    Servers differ in how they number and name the calls of an answer; a call goes on while neither its
-    index nor its id says that another one began.
+    Servers differ in how they number and name the calls of an answer, or do neither; a call goes on until
+    its index, its id, its name or its complete arguments say that another one began.
     """
 
     def __init__(self, model: str = "") -> None:
@@ -64,13 +69,12 @@ class ChatAssembler:
         if isinstance(usage := chunk.get("usage"), dict):
             self._usage = usage
         choices = chunk.get("choices")
-        if not choices:
+        choice = choices[0] if isinstance(choices, list) and choices else None
+        if not isinstance(choice, dict):
             return None
-        choice = choices[0]
-        if choice.get("finish_reason"):
-            self._finish = choice["finish_reason"]
+        self._finish = _word(choice.get("finish_reason")) or self._finish
         delta = choice.get("delta") or choice.get("message")
-        return self._take(delta) if delta else None
+        return self._take(delta) if isinstance(delta, dict) else None
 
     def finish(self) -> LLMResponse:
         """The whole answer.
@@ -93,8 +97,10 @@ class ChatAssembler:
         )
 
     def _take(self, delta: dict[str, Any]) -> LLMChunk | None:
-        for part in delta.get("tool_calls") or ():
-            self._take_call(part)
+        parts, taken = delta.get("tool_calls"), list[_Call]()
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict):
+                taken.append(self._take_call(part, taken))
         text = delta.get("content")
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         chunk = None
@@ -108,26 +114,45 @@ class ChatAssembler:
             chunk = LLMChunk(chunk.text if chunk else "", reasoning)
         return chunk
 
-    def _take_call(self, part: dict[str, Any]) -> None:
-        index, call_id = part.get("index"), part.get("id") or ""
-        function = part.get("function") or {}
-        name = function.get("name") or ""
-        call = self._by_index.get(index) if isinstance(index, int) else None
-        if call is None and not isinstance(index, int) and self._calls and not (call_id or name):
-            call = self._calls[-1]
-        if call is None or (call_id and call.id and call_id != call.id and name):
+    def _take_call(self, part: dict[str, Any], taken: list[_Call]) -> _Call:
+        """Take a piece of a call; `taken` are the calls of which this chunk held a piece before."""
+        index, call_id = part.get("index"), _word(part.get("id"))
+        function = part.get("function")
+        function = function if isinstance(function, dict) else {}
+        name, arguments = _word(function.get("name")), function.get("arguments")
+        if isinstance(arguments, dict):
+            arguments = json.dumps(arguments, ensure_ascii=False)
+        elif not isinstance(arguments, str):
+            arguments = ""
+        call = self._known(index, call_id, name)
+        if call is None or (name and (call in taken or self._begins(call, index, call_id, name, arguments))):
             call = _Call()
             self._calls.append(call)
-            if isinstance(index, int):
-                self._by_index[index] = call
+        if isinstance(index, int):
+            self._by_index[index] = call
         call.id = call.id or call_id
-        if name and name != call.name:
+        if name != call.name:
             call.name += name
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            call.arguments.append(arguments)
-        elif isinstance(arguments, dict):
-            call.arguments = [json.dumps(arguments, ensure_ascii=False)]
+        call.arguments.append(arguments)
+        return call
+
+    def _known(self, index: object, call_id: str, name: str) -> _Call | None:
+        """The call that a piece goes on with, as far as its index and id tell."""
+        if isinstance(index, int) and index in self._by_index:
+            return self._by_index[index]
+        same = next((call for call in reversed(self._calls) if call_id and call.id == call_id), None)
+        if same is None and self._calls and not (isinstance(index, int) and (call_id or name)):
+            return self._calls[-1]
+        return same
+
+    def _begins(self, call: _Call, index: object, call_id: str, name: str, arguments: str) -> bool:
+        """Whether a piece with a name begins another call than the one that its index or id points to."""
+        if call_id and call.id and call_id != call.id:
+            return True
+        is_marked = index in self._by_index if isinstance(index, int) else bool(call_id)
+        if not is_marked and name != call.name:
+            return True
+        return bool(arguments.strip()) and call.is_whole()
 
 
 def response_of(body: Any, model: str = "") -> LLMResponse:
@@ -145,11 +170,15 @@ def response_of(body: Any, model: str = "") -> LLMResponse:
 
 def usage_of(usage: dict[str, Any] | None, model: str) -> Usage:
     """Token counts as the server reports them; zero where it does not."""
-    usage = usage or {}
+
+    def count(*names: str) -> int:
+        found = (usage.get(name) for name in names) if usage else ()
+        return next((int(value) for value in found if isinstance(value, int | float) and value > 0), 0)
+
     return Usage(
         model=model,
-        input_tokens=int(usage.get("prompt_tokens") or usage.get("input_tokens") or 0),
-        output_tokens=int(usage.get("completion_tokens") or usage.get("output_tokens") or 0),
+        input_tokens=count("prompt_tokens", "input_tokens"),
+        output_tokens=count("completion_tokens", "output_tokens"),
         calls=1,
     )
 
@@ -161,14 +190,17 @@ def _sound(call: _Call) -> ToolCall:
 
 def parse_call(call_id: str, name: str, raw: str) -> ToolCall:
     """A call with its arguments read; JSON escapes may hide characters that no store can take."""
+    if "\\u" in raw:
+        raw = _without_unreadable(raw)
+    return ToolCall(call_id, name, raw, parse_arguments(raw))
+
+
+def _without_unreadable(raw: str) -> str:
     try:
-        arguments = json.loads(raw)
+        value = json.loads(raw)
+        return json.dumps(_readable(value), ensure_ascii=False) if has_unreadable(value) else raw
     except (ValueError, RecursionError):
-        arguments = None
-    if has_unreadable(arguments):
-        arguments = _readable(arguments)
-        raw = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(call_id, name, raw, arguments if isinstance(arguments, dict) else None)
+        return raw  # broken, and so nobody reads what the escapes hide
 
 
 def _readable(value: Any) -> Any:
@@ -179,6 +211,11 @@ def _readable(value: Any) -> Any:
     if isinstance(value, dict):
         return {plain_text(key): _readable(item) for key, item in value.items()}
     return value
+
+
+def _word(value: object) -> str:
+    """A name, id or reason; anything but a text is none."""
+    return plain_text(value) if isinstance(value, str) else ""
 
 
 def _error_text(error: Any) -> str:

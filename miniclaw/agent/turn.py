@@ -5,34 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final, Protocol
 
-from miniclaw.agent.approval import ApprovalDesk, TurnGate
+from miniclaw.agent.approval import TurnGate
+from miniclaw.agent.core import Core
 from miniclaw.agent.ending import TurnEnding, until_stored
 from miniclaw.agent.progress import Outcome, Pause, Progress, keep_steps, report, show_chunk, show_tool
 from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.agent.replies import limit_sentence, stopped_note
 from miniclaw.agent.runtime import AgentRuntime, Finished, ModelCalled, StoppedBy, ToolFinished, ToolStarted
 from miniclaw.agent.transcript import SessionTranscript
-from miniclaw.config import Clock
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
-from miniclaw.gateway.events import EventBus, LiveTurns, TurnFeed
+from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType
 from miniclaw.memory.context import SystemPromptBuilder
-from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.models import MemorySearchResult
 from miniclaw.memory.short_term import ShortTermMemory
-from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session, Turn, Usage, title_of
-from miniclaw.session.turns import TurnStore
-from miniclaw.skills.manager import SkillManager
-from miniclaw.tools.base import ToolBox
 from miniclaw.tools.context import ToolContext
 
-__all__ = ["MailboxCommands", "TurnParts", "TurnRunner"]
+__all__ = ["MailboxCommands", "TurnRunner"]
 
 logger = logging.getLogger(__name__)
 
@@ -47,38 +40,21 @@ class MailboxCommands(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnParts:
-    """What a turn is made with."""
-
-    sessions: SessionManager
-    turns: TurnStore
-    live: LiveTurns
-    bus: EventBus
-    runtime: AgentRuntime
-    toolbox: ToolBox
-    desk: ApprovalDesk
-    ending: TurnEnding
-    memory: LongTermMemory
-    skills: SkillManager
-    prompt: SystemPromptBuilder
-    window: ShortTermMemory
-    data_dir: Path
-    clock: Clock
-    fence: int
-    attempts: int = 3
-    recall: int = 5
-    skill_tokens: int = 2_000
-
-
 class TurnRunner:
     """Runs turns; the mailbox calls `run` for one turn of a session at a time.
 
     A cancel interrupts the attempt only, never the committing of an end: each turn ends exactly once.
     """
 
-    def __init__(self, parts: TurnParts, commands: MailboxCommands) -> None:
-        self._p = parts
+    def __init__(self, core: Core, commands: MailboxCommands) -> None:
+        settings = core.settings
+        self._c = core
+        self._runtime = AgentRuntime(core.provider, settings.agent)
+        self._ending = TurnEnding(core)
+        self._prompt = SystemPromptBuilder(
+            settings.agent.system_prompt, recall_tokens=settings.memory.recall_tokens
+        )
+        self._window = ShortTermMemory(settings.context.max_tokens)
         self._commands = commands
         self._cancelled: set[str] = set()
         self._attempts: dict[str, asyncio.Task[Outcome]] = {}
@@ -86,26 +62,26 @@ class TurnRunner:
 
     async def run(self, turn: Turn) -> None:
         """Carry the turn to its end, or leave it open for the next start when the process is stopping."""
-        begun = await until_stored(lambda: self._p.turns.begin(turn, fence=self._p.fence))
+        begun = await until_stored(lambda: self._c.turns.begin(turn, fence=self._c.fence))
         if begun is None:
             await self.settle_cancelled(turn)
             return
         turn = begun
         logger.info("turn %s of session %s: attempt %d", turn.turn_id, turn.session_id, turn.attempt)
-        session = await self._p.sessions.get(turn.session_id)
+        session = await self._c.sessions.get(turn.session_id)
         if session is None:
             logger.info("turn %s: its session was deleted", turn.turn_id)
             return
-        feed = self._p.live.open(turn.session_id, turn.turn_id, turn.attempt, turn.channel)
+        feed = self._c.live.open(turn.session_id, turn.turn_id, turn.attempt, turn.channel)
         try:
-            self._p.ending.show_phase(session, turn, "running")
+            self._ending.show_phase(session, turn, "running")
             outcome = await self._outcome(turn, session, feed)
             progress = self._progress.get(turn.turn_id)
-            if not await self._p.ending.end(turn, session, feed, outcome, progress):
+            if not await self._ending.end(turn, session, feed, outcome, progress):
                 outcome = await self._cancelled_outcome(turn, session, feed)
-                await self._p.ending.end(turn, session, feed, outcome, progress)
+                await self._ending.end(turn, session, feed, outcome, progress)
         finally:
-            self._p.live.close(feed)
+            self._c.live.close(feed)
             self._progress.pop(turn.turn_id, None)
             self._cancelled.discard(turn.turn_id)
 
@@ -118,19 +94,19 @@ class TurnRunner:
     async def settle_cancelled(self, turn: Turn) -> None:
         """End a turn that was cancelled before it began; does nothing if it has ended."""
         self._cancelled.discard(turn.turn_id)
-        stored = self._p.turns.get(turn.turn_id)
-        session = await self._p.sessions.get(turn.session_id)
+        stored = self._c.turns.get(turn.turn_id)
+        session = await self._c.sessions.get(turn.session_id)
         if stored is None or session is None or not stored.cancel_requested or stored.outcome:
             return
         # A feed of its own: the session's may be that of the turn that runs.
         feed = TurnFeed(
-            self._p.bus,
+            self._c.live.bus,
             session_id=turn.session_id,
             turn_id=turn.turn_id,
             attempt=stored.attempt,
             channel=turn.channel,
         )
-        await self._p.ending.end(turn, session, feed, Outcome("cancelled", {"text": ""}), None)
+        await self._ending.end(turn, session, feed, Outcome("cancelled", {"text": ""}), None)
 
     async def _outcome(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
         """What the attempt comes to; a task of its own, which is all that a cancel interrupts."""
@@ -143,7 +119,7 @@ class TurnRunner:
         except asyncio.CancelledError:
             attempt.cancel()
             await asyncio.wait([attempt])
-            await self._p.turns.put_back(turn)
+            await self._c.turns.put_back(turn)
             raise
         finally:
             del self._attempts[turn.turn_id]
@@ -156,8 +132,10 @@ class TurnRunner:
 
     async def _attempt(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
         try:
-            if turn.tries > self._p.attempts:
-                raise ModelError("abandoned", f"This message was given up after {self._p.attempts} tries.")
+            if turn.tries > self._c.settings.limits.attempts:
+                raise ModelError(
+                    "abandoned", f"This message was given up after {self._c.settings.limits.attempts} tries."
+                )
             if turn.message["msg_type"] == MessageType.COMMAND:
                 return await self._run_command(turn, session)
             return await self._converse(turn, session, feed)
@@ -181,83 +159,90 @@ class TurnRunner:
         transcript = SessionTranscript(
             session,
             turn,
-            sessions=self._p.sessions,
-            window=self._p.window,
+            sessions=self._c.sessions,
+            window=self._window,
             system=self._system_prompt(session, progress.memories),
-            clock=self._p.clock,
+            clock=self._c.clock,
         )
-        stopped_by: StoppedBy | None = None
-        response = LLMResponse()
-        limit = self._p.runtime.config.turn_timeout
         try:
-            async with asyncio.timeout(limit) as timer:
+            async with asyncio.timeout(self._c.settings.agent.turn_timeout) as timer:
                 gate = TurnGate(
                     turn,
                     feed,
-                    self._p.desk,
-                    self._p.turns,
-                    find=self._p.toolbox.find,
-                    pause=Pause(timer, lambda phase: self._p.ending.show_phase(session, turn, phase)),
-                    fence=self._p.fence,
+                    self._c.desk,
+                    self._c.turns,
+                    find=self._c.registry.find,
+                    pause=Pause(timer, lambda phase: self._ending.show_phase(session, turn, phase)),
+                    fence=self._c.fence,
                 )
-                async for event in self._p.runtime.run(
-                    transcript,
-                    self._p.toolbox,
-                    gate,
-                    context=progress.context,
-                    model=session.metadata.get("model"),
-                ):
-                    match event:
-                        case LLMChunk():
-                            show_chunk(feed, event)
-                        case ToolStarted() | ToolFinished():
-                            show_tool(feed, event, progress)
-                        case ModelCalled():
-                            progress.usage = progress.usage.plus(event.usage)
-                        case Finished():
-                            response, stopped_by = event.response, event.stopped_by
+                finished = await self._listen(session, transcript, gate, feed, progress)
         except TimeoutError:
             if not timer.expired():
                 raise
-            stopped_by = "seconds"
-            await self._p.sessions.refresh(session)
-        return self._finished(turn, progress, response, stopped_by)
+            finished = Finished(LLMResponse(), "seconds")
+            await self._c.sessions.refresh(session)
+        return self._finished(turn, progress, finished.response, finished.stopped_by)
+
+    async def _listen(
+        self,
+        session: Session,
+        transcript: SessionTranscript,
+        gate: TurnGate,
+        feed: TurnFeed,
+        progress: Progress,
+    ) -> Finished:
+        """Run the agent and show what it says and does."""
+        context, model = progress.context, session.metadata.get("model")
+        finished = Finished(LLMResponse())
+        async for event in self._runtime.run(
+            transcript, self._c.registry, gate, context=context, model=model
+        ):
+            match event:
+                case LLMChunk():
+                    show_chunk(feed, event)
+                case ToolStarted() | ToolFinished():
+                    show_tool(feed, event, progress)
+                case ModelCalled():
+                    progress.usage = progress.usage.plus(event.usage)
+                case Finished():
+                    finished = event
+        return finished
 
     async def _prepare(self, turn: Turn, session: Session, feed: TurnFeed) -> Progress:
         """Store the user's message, recall, and tell readers that the turn begins."""
         steps = session.steps_of(turn.turn_id)
         if not steps:
             message = {"role": "user", "content": turn.text}
-            await self._p.sessions.append(session, [Entry(turn.turn_id, 0, message, self._p.clock())])
+            await self._c.sessions.append(session, [Entry(turn.turn_id, 0, message, self._c.clock())])
             if not session.title:
-                await self._p.sessions.update(session, title=title_of(turn.text))
-                self._p.ending.show_phase(session, turn, "running")
+                await self._c.sessions.update(session, title=title_of(turn.text))
+                self._ending.show_phase(session, turn, "running")
         memories: list[MemorySearchResult] = []
-        if self._p.recall:
-            memories = await self._p.memory.search(turn.scope, turn.text, self._p.recall)
+        if self._c.settings.memory.recall:
+            memories = await self._c.memory.search(turn.scope, turn.text, self._c.settings.memory.recall)
         root = "groups" if turn.scope.startswith("grp_") else "users"
         context = ToolContext(
             user_id=turn.user_id,
             scope=turn.scope,
             session_id=turn.session_id,
             turn_id=turn.turn_id,
-            workspace=self._p.data_dir / root / turn.scope / "workspace",
+            workspace=self._c.data_dir / root / turn.scope / "workspace",
         )
         progress = Progress(Usage(), [], memories, context)
         self._progress[turn.turn_id] = progress
         keep_steps(feed, steps)
         feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})
         if turn.attempt > 1:
-            self._p.bus.publish(f"session.{turn.session_id}", feed.snapshot())
+            self._c.live.bus.publish(f"session.{turn.session_id}", feed.snapshot())
         return progress
 
     def _system_prompt(self, session: Session, memories: list[MemorySearchResult]) -> str:
-        self._p.skills.reload_if_changed()
+        self._c.skills.reload_if_changed()
         active = session.metadata.get("skills") or ()
-        return self._p.prompt.build(
-            skills=self._p.skills.prompt(active, token_limit=self._p.skill_tokens),
+        return self._prompt.build(
+            skills=self._c.skills.prompt(active, token_limit=self._c.settings.skills.prompt_tokens),
             memories=memories,
-            today=datetime.fromtimestamp(self._p.clock()).astimezone(),
+            today=datetime.fromtimestamp(self._c.clock()).astimezone(),
             summary=(session.metadata.get("summary") or {}).get("text", ""),
         )
 
@@ -275,7 +260,7 @@ class TurnRunner:
         return Outcome("finished", data, {"role": "assistant", "content": text}, meta)
 
     async def _cancelled_outcome(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
-        await self._p.sessions.refresh(session)
+        await self._c.sessions.refresh(session)
         text = feed.segment.rstrip()
         note = stopped_note(turn.text)
         message = {"role": "assistant", "content": f"{text}\n\n{note}" if text else note}

@@ -13,10 +13,8 @@ from pydantic import Field
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.api import read_json
 from miniclaw.gateway.connection import ConnectionChannel, Hub
-from miniclaw.gateway.events import LiveEvent
 from miniclaw.gateway.http import HttpServer, Route, json_response, user_of
 from miniclaw.gateway.protocol import (
-    TERMINAL_EVENTS,
     Inbound,
     MessageType,
     Receipt,
@@ -24,6 +22,7 @@ from miniclaw.gateway.protocol import (
     new_id,
     now,
 )
+from miniclaw.gateway.reader import TurnReader
 from miniclaw.identity import Identities
 from miniclaw.session.turns import TurnStore
 
@@ -190,23 +189,17 @@ class WebChatChannel(ConnectionChannel):
 
     async def _outcome(self, receipt: Receipt, wait: float) -> dict[str, Any] | None:
         """The end of a turn, or `None` when it does not come in time."""
-        end: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-
-        def take(topic: str, event: LiveEvent) -> None:
-            if event.turn_id == receipt.turn_id and event.name in TERMINAL_EVENTS and not end.done():
-                end.set_result({"name": event.name, "data": event.data})
-
-        subscription = self.hub.bus.subscribe(f"session.{receipt.session_id}", take)
-        try:
-            turn = self._turns.get(receipt.turn_id or "")
+        session_id, turn_id = receipt.session_id or "", receipt.turn_id or ""
+        with TurnReader(self.hub.bus, session_id, turn_id) as reader:
+            turn = self._turns.get(turn_id)
             if turn is not None and turn.outcome is not None:
                 return turn.outcome
-            async with asyncio.timeout(wait):
-                return await end
-        except TimeoutError:
-            return None
-        finally:
-            subscription.close()
+            try:
+                async with asyncio.timeout(wait):
+                    event = await reader.end()
+            except TimeoutError:
+                return None
+        return {"name": event.name, "data": event.data}
 
 
 class _BrowserSocket:

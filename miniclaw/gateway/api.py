@@ -11,13 +11,14 @@ from pydantic_core import from_json
 
 from miniclaw import __version__
 from miniclaw.agent.approval import Decision
+from miniclaw.agent.core import Core
 from miniclaw.errors import ProtocolError
-from miniclaw.gateway.commands import CommandParts, Commands, skill_rows, tool_rows
+from miniclaw.gateway.commands import Commands, skill_rows, tool_rows
 from miniclaw.gateway.http import Route, json_response, user_of
 from miniclaw.gateway.markdown import render_markdown
 from miniclaw.gateway.pages import MAX_PAGE, message_page, session_row
 from miniclaw.gateway.protocol import has_unreadable
-from miniclaw.session.outbox import Outbox
+from miniclaw.session.mailbox import Mailbox
 
 __all__ = ["Api", "read_json"]
 
@@ -59,10 +60,10 @@ async def read_json(request: web.Request, model: type[BaseModel]) -> Any:
 class Api:
     """Handlers of `/api/`; each checks that what it shows belongs to the user who asks."""
 
-    def __init__(self, parts: CommandParts, commands: Commands, outbox: Outbox) -> None:
-        self._p = parts
+    def __init__(self, core: Core, commands: Commands, mailbox: Mailbox) -> None:
+        self._c = core
         self._commands = commands
-        self._outbox = outbox
+        self._mailbox = mailbox
         self.is_ready = False
 
     def routes(self) -> list[Route]:
@@ -94,12 +95,12 @@ class Api:
 
     async def ready(self, request: web.Request) -> web.Response:
         """New messages are taken."""
-        ready = self.is_ready and not self._p.mailbox.is_stopped
+        ready = self.is_ready and not self._mailbox.is_stopped
         return json_response({"ok": ready}, status=200 if ready else 503)
 
     async def status(self, request: web.Request) -> web.Response:
         """Version, model and user, for the page's header."""
-        model = self._p.provider.info
+        model = self._c.provider.info
         hint = ".env: OPENAI_API_KEY=…  OPENAI_BASE_URL=…  OPENAI_MODEL=…" if model.demo else ""
         return json_response(
             {
@@ -111,7 +112,7 @@ class Api:
 
     async def sessions(self, request: web.Request) -> web.Response:
         """The user's sessions, the latest first."""
-        found = await self._p.sessions.list(user_of(request))
+        found = await self._c.sessions.list(user_of(request))
         rows = [session_row(s, self._commands.phase(s.session_id)) for s in found[:500]]
         return json_response({"sessions": rows})
 
@@ -119,7 +120,7 @@ class Api:
         """A page of a session's log; with `html=1` rendered too, which costs a thread and not the loop."""
         html = request.query.get("html") == "1"
         page = await message_page(
-            self._p.sessions,
+            self._c.sessions,
             request.match_info["id"],
             user_of(request),
             before=_number(request, "before", None),
@@ -133,54 +134,54 @@ class Api:
         """The user's memories, or those that fit `query`."""
         user_id, query = user_of(request), request.query.get("query", "")
         if query:
-            found = [hit.record for hit in await self._p.memory.search(user_id, query, 50)]
+            found = [hit.record for hit in await self._c.memory.search(user_id, query, 50)]
         else:
-            found = await self._p.memory.list(user_id)
+            found = await self._c.memory.list(user_id)
         return json_response({"memories": [record.model_dump(mode="json") for record in found]})
 
     async def add_memory(self, request: web.Request) -> web.Response:
         """Save a memory that the user wrote."""
         body: _MemoryBody = await read_json(request, _MemoryBody)
-        record = await self._p.memory.save(
+        record = await self._c.memory.save(
             user_of(request), body.content, context=body.context, source="user"
         )
         return json_response(record.model_dump(mode="json"), status=201)
 
     async def memory(self, request: web.Request) -> web.Response:
         """One memory."""
-        record = await self._p.memory.get(user_of(request), request.match_info["id"])
+        record = await self._c.memory.get(user_of(request), request.match_info["id"])
         if record is None:
             raise ProtocolError("not_found", "There is no such memory.")
         return json_response(record.model_dump(mode="json"))
 
     async def delete_memory(self, request: web.Request) -> web.Response:
         """Delete one memory."""
-        if not await self._p.memory.delete(user_of(request), request.match_info["id"]):
+        if not await self._c.memory.delete(user_of(request), request.match_info["id"]):
             raise ProtocolError("not_found", "There is no such memory.")
         return json_response({"deleted": True})
 
     async def tools(self, request: web.Request) -> web.Response:
         """The tools."""
-        return json_response({"tools": tool_rows(self._p.registry)})
+        return json_response({"tools": tool_rows(self._c.registry)})
 
     async def skills(self, request: web.Request) -> web.Response:
         """The skills."""
-        self._p.skills.reload_if_changed()
-        return json_response({"skills": skill_rows(self._p.skills)})
+        self._c.skills.reload_if_changed()
+        return json_response({"skills": skill_rows(self._c.skills)})
 
     async def usage(self, request: web.Request) -> web.Response:
         """Tokens by day and model."""
-        return json_response({"usage": self._p.usage(user_of(request))})
+        return json_response({"usage": self._c.usage(user_of(request))})
 
     async def approvals(self, request: web.Request) -> web.Response:
         """The questions that wait for the user."""
-        waiting = self._p.desk.open_for(user_of(request))
+        waiting = self._c.desk.open_for(user_of(request))
         return json_response({"approvals": [approval.to_dict() for approval in waiting]})
 
     async def decide(self, request: web.Request) -> web.Response:
         """Answer a question."""
         body: _DecisionBody = await read_json(request, _DecisionBody)
-        approval = await self._p.desk.decide(request.match_info["id"], user_of(request), body.decision)
+        approval = await self._c.desk.decide(request.match_info["id"], user_of(request), body.decision)
         return json_response({"approval_id": approval.approval_id, "decision": body.decision})
 
     async def deliveries(self, request: web.Request) -> web.Response:
@@ -188,7 +189,7 @@ class Api:
         names = ("key", "turn_id", "channel", "conversation", "state", "attempts", "error")
         rows = [
             {name: getattr(delivery, name) for name in names}
-            for delivery in self._outbox.of_user(user_of(request))
+            for delivery in self._c.outbox.of_user(user_of(request))
         ]
         return json_response({"deliveries": rows})
 

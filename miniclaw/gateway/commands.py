@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from miniclaw.agent.approval import ApprovalDesk, Decision
-from miniclaw.agent.providers import LLMProvider
+from miniclaw.agent.approval import Decision
+from miniclaw.agent.core import Core
 from miniclaw.agent.turn import TurnRunner
 from miniclaw.errors import ModelError, ProtocolError
 from miniclaw.gateway.command_table import (
@@ -24,47 +23,24 @@ from miniclaw.gateway.command_table import (
     Resume,
     validate,
 )
-from miniclaw.gateway.events import LiveTurns
 from miniclaw.gateway.ingress import Ingress
 from miniclaw.gateway.pages import message_page, session_row
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
-from miniclaw.identity import Identities
 from miniclaw.memory.compaction import summary_request
-from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.session.mailbox import Mailbox
-from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Session, Turn
-from miniclaw.session.once import OnceOnly
-from miniclaw.session.turns import TurnStore
 from miniclaw.skills.manager import SkillManager
 from miniclaw.tools.registry import ToolRegistry
 
-__all__ = ["CommandParts", "Commands", "skill_rows", "tool_rows"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandParts:
-    """What commands act upon."""
-
-    sessions: SessionManager
-    turns: TurnStore
-    once: OnceOnly
-    usage: Callable[[str], list[dict[str, Any]]]
-    identities: Identities
-    mailbox: Mailbox
-    live: LiveTurns
-    desk: ApprovalDesk
-    memory: LongTermMemory
-    skills: SkillManager
-    registry: ToolRegistry
-    provider: LLMProvider
+__all__ = ["Commands", "skill_rows", "tool_rows"]
 
 
 class Commands:
     """Carries out commands: most at once, past the mailbox; a few in it, in the order of the session."""
 
-    def __init__(self, parts: CommandParts) -> None:
-        self._p = parts
+    def __init__(self, core: Core, mailbox: Mailbox) -> None:
+        self._c = core
+        self._mailbox = mailbox
         self._ingress: Ingress | None = None
         self._runner: TurnRunner | None = None
 
@@ -87,13 +63,13 @@ class Commands:
                 "unknown_command", f"There is no command `{payload.name}`; there are: {known}."
             )
         args = validate(command, payload)
-        inbound = await self._p.turns.identify(inbound)
+        inbound = await self._c.turns.identify(inbound)
         if command.queued:
             return await self._queue(inbound)
         action: Callable[[Inbound, Any], Awaitable[dict[str, Any]]] = getattr(self, f"_{payload.name}")
         if command.changes:
             key = (inbound.channel, inbound.account or _user(inbound), inbound.msg_id)
-            result = await self._p.once.run(key, lambda: action(inbound, args))
+            result = await self._c.once.run(key, lambda: action(inbound, args))
         else:
             result = await action(inbound, args)
         session_id = result.get("session_id") if payload.name in ("new", "resume") else None
@@ -103,7 +79,7 @@ class Commands:
         """Carry out a command whose turn has come in the mailbox."""
         match name:
             case "clear":
-                await self._p.sessions.update(session, cleared=len(session.messages), summary=None)
+                await self._c.sessions.update(session, cleared=len(session.messages), summary=None)
                 return {"session_id": session.session_id}
             case "compact":
                 return await self._compact(session, str(args.get("focus", "")))
@@ -123,18 +99,18 @@ class Commands:
         return {"commands": [{"name": name, "about": c.about} for name, c in COMMANDS.items()]}
 
     async def _new(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        session = await self._p.sessions.get_or_create(_user(inbound), inbound.channel)
+        session = await self._c.sessions.get_or_create(_user(inbound), inbound.channel)
         return {"session_id": session.session_id}
 
     async def _sessions(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        found = await self._p.sessions.list(_user(inbound))
+        found = await self._c.sessions.list(_user(inbound))
         return {"sessions": [session_row(s, self.phase(s.session_id)) for s in found[:500]]}
 
     async def _resume(self, inbound: Inbound, args: Resume) -> dict[str, Any]:
         session = await self._session(inbound, args.session_id)
-        running = self._p.mailbox.running(session.session_id)
+        running = self._mailbox.running(session.session_id)
         if args.turn_id is not None:
-            turn = self._p.turns.get(args.turn_id)
+            turn = self._c.turns.get(args.turn_id)
             if turn is None or turn.session_id != session.session_id:
                 raise ProtocolError("turn_not_found", "There is no such turn in this session.")
         return {
@@ -147,21 +123,21 @@ class Commands:
     async def _history(self, inbound: Inbound, args: History) -> dict[str, Any]:
         session = await self._session(inbound, args.session_id)
         return await message_page(
-            self._p.sessions, session.session_id, session.user_id, before=args.before, limit=args.limit
+            self._c.sessions, session.session_id, session.user_id, before=args.before, limit=args.limit
         )
 
     async def _seen(self, inbound: Inbound, args: InSession) -> dict[str, Any]:
         session = await self._session(inbound, args.session_id)
-        loaded = await self._p.sessions.get(session.session_id)
+        loaded = await self._c.sessions.get(session.session_id)
         if loaded is not None:
-            await self._p.sessions.update(loaded, seen=now())
+            await self._c.sessions.update(loaded, seen=now())
         return {"session_id": session.session_id}
 
     async def _cancel(self, inbound: Inbound, args: Cancel) -> dict[str, Any]:
         turn_id = args.turn_id
         if turn_id is None and (args.session_id or inbound.session_id):
             session = await self._session(inbound, args.session_id)
-            running = self._p.mailbox.running(session.session_id)
+            running = self._mailbox.running(session.session_id)
             turn_id = running.turn_id if running else None
         cancelled = turn_id is not None and await self.cancel(turn_id, _user(inbound))
         return {"turn_id": turn_id, "cancelled": cancelled}
@@ -172,14 +148,14 @@ class Commands:
         Raises:
             ProtocolError: `turn_not_found`: there is none, or it is another's.
         """
-        turn = self._p.turns.get(turn_id)
+        turn = self._c.turns.get(turn_id)
         if turn is None or not self._may_cancel(turn, user_id):
             raise ProtocolError("turn_not_found", "There is no such turn.")
-        if not await self._p.turns.request_cancel(turn_id):
+        if not await self._c.turns.request_cancel(turn_id):
             return False
         assert self._runner is not None
         self._runner.interrupt(turn_id)
-        withdrawn = self._p.mailbox.withdraw(turn_id, turn.session_id)
+        withdrawn = self._mailbox.withdraw(turn_id, turn.session_id)
         if withdrawn is not None:
             await self._runner.settle_cancelled(withdrawn)
         return True
@@ -187,40 +163,40 @@ class Commands:
     def _may_cancel(self, turn: Turn, user_id: str) -> bool:
         """The sender, and an admin in a group."""
         is_group = turn.scope != turn.user_id
-        return turn.user_id == user_id or (is_group and self._p.identities.is_admin(user_id))
+        return turn.user_id == user_id or (is_group and self._c.identities.is_admin(user_id))
 
     async def _approve(self, inbound: Inbound, args: Approve) -> dict[str, Any]:
-        approval = await self._p.desk.decide(args.approval_id, _user(inbound), args.scope)
+        approval = await self._c.desk.decide(args.approval_id, _user(inbound), args.scope)
         return {"approval_id": approval.approval_id, "decision": args.scope}
 
     async def _deny(self, inbound: Inbound, args: Deny) -> dict[str, Any]:
         decision: Decision = "unattended" if args.unattended else "deny"
-        approval = await self._p.desk.decide(args.approval_id, _user(inbound), decision)
+        approval = await self._c.desk.decide(args.approval_id, _user(inbound), decision)
         return {"approval_id": approval.approval_id, "decision": "deny"}
 
     async def _tools(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        return {"tools": tool_rows(self._p.registry)}
+        return {"tools": tool_rows(self._c.registry)}
 
     async def _skills(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        return {"skills": skill_rows(self._p.skills)}
+        return {"skills": skill_rows(self._c.skills)}
 
     async def _stats(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        return {"usage": self._p.usage(_user(inbound)), **self._p.mailbox.load}
+        return {"usage": self._c.usage(_user(inbound)), **self._mailbox.load}
 
     async def _memories(self, inbound: Inbound, args: Memories) -> dict[str, Any]:
         user_id = _user(inbound)
         if args.query:
-            found = [r.record for r in await self._p.memory.search(user_id, args.query, args.limit)]
+            found = [r.record for r in await self._c.memory.search(user_id, args.query, args.limit)]
         else:
-            found = (await self._p.memory.list(user_id))[: args.limit]
+            found = (await self._c.memory.list(user_id))[: args.limit]
         return {"memories": [record.model_dump(mode="json", exclude_none=True) for record in found]}
 
     async def _remember(self, inbound: Inbound, args: Remember) -> dict[str, Any]:
-        record = await self._p.memory.save(_user(inbound), args.content, context=args.context, source="user")
+        record = await self._c.memory.save(_user(inbound), args.content, context=args.context, source="user")
         return {"memory_id": record.memory_id}
 
     async def _forget(self, inbound: Inbound, args: Forget) -> dict[str, Any]:
-        if not await self._p.memory.delete(_user(inbound), args.memory_id):
+        if not await self._c.memory.delete(_user(inbound), args.memory_id):
             raise ProtocolError("not_found", "There is no such memory.")
         return {"memory_id": args.memory_id}
 
@@ -230,33 +206,33 @@ class Commands:
             return {"session_id": session.session_id, "messages": 0}
         earlier = (session.metadata.get("summary") or {}).get("text", "")
         request = summary_request(history, earlier=earlier, focus=focus)
-        response = await self._p.provider.chat(request)
+        response = await self._c.provider.chat(request)
         if not response.text.strip():
             raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
         summary = {"text": response.text.strip(), "position": len(session.messages)}
-        await self._p.sessions.update(session, summary=summary)
+        await self._c.sessions.update(session, summary=summary)
         return {"session_id": session.session_id, "messages": len(history), "summary": summary["text"]}
 
     async def _switch_model(self, session: Session, name: str | None) -> dict[str, Any]:
-        offered = await self._p.provider.models()
+        offered = await self._c.provider.models()
         if name is not None:
             if offered and name not in offered:
                 raise ProtocolError("not_found", f"The server has no model `{name}`.")
-            await self._p.sessions.update(session, model=name)
-        current = session.metadata.get("model") or self._p.provider.info.name
+            await self._c.sessions.update(session, model=name)
+        current = session.metadata.get("model") or self._c.provider.info.name
         return {"model": current, "models": offered}
 
     def phase(self, session_id: str) -> str:
         """`idle`, `running` or `waiting_approval`."""
-        feed = self._p.live.get(session_id)
+        feed = self._c.live.get(session_id)
         if feed is not None and feed.approval is not None:
             return "waiting_approval"
-        return "running" if self._p.mailbox.is_busy(session_id) else "idle"
+        return "running" if self._mailbox.is_busy(session_id) else "idle"
 
     async def _session(self, inbound: Inbound, session_id: str | None) -> Session:
         wanted = session_id or inbound.session_id
         scope = inbound.scope or _user(inbound)
-        session = await self._p.sessions.owned(wanted, scope) if wanted else None
+        session = await self._c.sessions.owned(wanted, scope) if wanted else None
         if session is None:
             raise ProtocolError("session_not_found", "There is no such session.")
         return session

@@ -137,9 +137,8 @@ class Mailbox:
     def _start_ready(self) -> None:
         while self._ready and len(self._tasks) < self._max_running and not self._stopped:
             session_id = self._ready.popleft()
-            if session_id in self._queues and session_id not in self._tasks:
-                # Registered where it is created; the task takes itself out when its queue is empty.
-                self._tasks[session_id] = asyncio.get_running_loop().create_task(self._work(session_id))
+            # Registered where it is created; the task takes itself out when its turn is over.
+            self._tasks[session_id] = asyncio.get_running_loop().create_task(self._work(session_id))
 
     async def _work(self, session_id: str) -> None:
         """Run the next turn of one session, then let others have the place."""

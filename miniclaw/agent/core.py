@@ -1,0 +1,48 @@
+"""`Core`: the parts that turns and commands act upon, made once by `app.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from miniclaw.agent.approval import ApprovalDesk
+from miniclaw.agent.providers import LLMProvider
+from miniclaw.channel.base import Delivers
+from miniclaw.config import Clock, Settings
+from miniclaw.gateway.events import LiveTurns
+from miniclaw.identity import Identities
+from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.session.manager import SessionManager
+from miniclaw.session.once import OnceOnly
+from miniclaw.session.outbox import Outbox
+from miniclaw.session.turns import TurnStore
+from miniclaw.skills.manager import SkillManager
+from miniclaw.tools.registry import ToolRegistry
+
+__all__ = ["Core"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """Settings, storage, memory, skills, tools, model, and the live events of running turns."""
+
+    settings: Settings
+    data_dir: Path
+    clock: Clock
+    fence: int
+    live: LiveTurns
+    identities: Identities
+    sessions: SessionManager
+    turns: TurnStore
+    outbox: Outbox
+    once: OnceOnly
+    usage: Callable[[str], list[dict[str, Any]]]
+    desk: ApprovalDesk
+    memory: LongTermMemory
+    skills: SkillManager
+    registry: ToolRegistry
+    provider: LLMProvider
+    push: dict[str, Delivers]
+    """Push channels by name; their answers become delivery rows. Filled before the first turn."""

@@ -1,0 +1,183 @@
+"""Delivery rows: what is still to be sent, in order, and what became of each try, also after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw.db import Database
+from miniclaw.gateway.protocol import ReplyTarget
+from miniclaw.session.outbox import Delivery, Outbox, insert_deliveries
+from tests.support.core import START, FakeClock, open_database
+
+HERE = ("slack", "T1", "C1")
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    async with open_database(tmp_path) as database:
+        yield database
+
+
+@pytest.fixture
+def outbox(database: Database) -> Outbox:
+    return Outbox(database, clock=FakeClock())
+
+
+def delivery(n: int = 1, part: int = 0, **more: Any) -> Delivery:
+    fields: dict[str, Any] = {
+        "key": f"turn_{n}.{part}",
+        "n": n,
+        "part": part,
+        "turn_id": f"turn_{n}",
+        "user_id": "ann",
+        "channel": "slack",
+        "account": "T1",
+        "conversation": "C1",
+        "target": ReplyTarget(conversation="C1", thread="7", url="https://a.example/回"),
+        "text": "done 😀",
+        "created_at": START,
+    }
+    return Delivery(**{**fields, **more})
+
+
+async def store(database: Database, *deliveries: Delivery) -> None:
+    await database.write(lambda connection: insert_deliveries(connection, deliveries))
+
+
+async def sent_in_order(outbox: Outbox, place: tuple[str, str, str] = HERE) -> list[str]:
+    """Send everything of a conversation; the keys in the order in which they came up."""
+    keys = []
+    while (row := outbox.next_of(*place)) is not None:
+        keys.append(row.key)
+        await outbox.sent(row, None)
+    return keys
+
+
+async def test_a_row_comes_back_as_it_was_stored(outbox: Outbox, database: Database) -> None:
+    row = delivery(uncertain=True, attempts=2, next_at=5.5, handle="ts", error="none")
+    await store(database, row)
+    assert outbox.next_of(*HERE) == row
+
+
+async def test_rows_of_a_conversation_come_up_by_turn_and_part(outbox: Outbox, database: Database) -> None:
+    await store(database, delivery(10), delivery(2, 1), delivery(2, 0), delivery(9), delivery(2, 2))
+    assert await sent_in_order(outbox) == ["turn_2.0", "turn_2.1", "turn_2.2", "turn_9.0", "turn_10.0"]
+    assert outbox.next_of(*HERE) is None
+
+
+async def test_conversations_are_apart(outbox: Outbox, database: Database) -> None:
+    await store(
+        database,
+        delivery(1),
+        delivery(2, conversation="C2"),
+        delivery(3, account="T2"),
+        delivery(4, channel="feishu"),
+        delivery(5),
+    )
+    assert await sent_in_order(outbox) == ["turn_1.0", "turn_5.0"]
+    assert sorted(await outbox.conversations(["slack", "feishu"])) == [
+        ("feishu", "T1", "C1"),
+        ("slack", "T1", "C2"),
+        ("slack", "T2", "C1"),
+    ]
+    assert await outbox.conversations(["feishu"]) == [("feishu", "T1", "C1")]
+    assert await outbox.conversations([]) == []
+
+
+async def test_a_row_that_is_there_stays_as_it_is(outbox: Outbox, database: Database) -> None:
+    await store(database, delivery(text="first"))
+    await store(database, delivery(text="second"), delivery(2))
+    first = outbox.next_of(*HERE)
+    assert first is not None and first.text == "first"
+    await outbox.sent(first, "ts")
+    await store(database, delivery(text="third"))
+    assert await sent_in_order(outbox) == ["turn_2.0"]
+
+
+async def test_a_row_opened_for_a_streamed_reply_is_sent_only_when_its_final_text_is_there(
+    outbox: Outbox, database: Database
+) -> None:
+    await store(database, delivery(text="", state="streaming", handle="ts"))
+    assert outbox.next_of(*HERE) is None
+    assert await outbox.conversations(["slack"]) == []
+    await store(database, delivery(text="final"), delivery(1, 1))
+    row = outbox.next_of(*HERE)
+    assert row is not None and (row.text, row.state, row.handle) == ("final", "pending", "ts")
+    assert await sent_in_order(outbox) == ["turn_1.0", "turn_1.1"]
+
+
+async def test_sending_is_committed_and_a_crash_leaves_a_row_whose_outcome_is_unknown(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        await store(database, delivery())
+        outbox = Outbox(database, clock=FakeClock())
+        row = outbox.next_of(*HERE)
+        assert row is not None and (row.state, row.attempts, row.uncertain) == ("pending", 0, False)
+        await outbox.begin(row)
+    async with open_database(tmp_path) as database:
+        outbox = Outbox(database, clock=FakeClock())
+        assert await outbox.conversations(["slack"]) == [HERE]
+        row = outbox.next_of(*HERE)
+        assert row is not None and (row.state, row.attempts, row.uncertain) == ("sending", 1, True)
+
+
+@pytest.mark.parametrize("uncertain", [False, True])
+async def test_a_row_put_off_keeps_its_place_and_says_whether_it_may_have_arrived(
+    outbox: Outbox, database: Database, uncertain: bool
+) -> None:
+    row = delivery(1)
+    await store(database, row, delivery(2))
+    await outbox.begin(row)
+    await outbox.retry(row, "429", at=START + 9, uncertain=uncertain)
+    expected = replace(row, attempts=1, error="429", next_at=START + 9, uncertain=uncertain)
+    assert outbox.next_of(*HERE) == expected
+
+
+async def test_a_sent_row_keeps_the_handle_and_no_error(outbox: Outbox, database: Database) -> None:
+    row = delivery()
+    await store(database, row)
+    await outbox.begin(row)
+    await outbox.retry(row, "429", at=0, uncertain=False)
+    await outbox.begin(row)
+    await outbox.sent(row, "ts-1")
+    query = "SELECT state, attempts, handle, error FROM deliveries"
+    assert database.read(query) == [("sent", 2, "ts-1", None)]
+
+
+async def test_a_dead_row_is_not_sent_any_more_and_can_be_seen(outbox: Outbox, database: Database) -> None:
+    await store(database, delivery(1), delivery(2))
+    await outbox.dead(delivery(1), "channel_not_found")
+    assert await sent_in_order(outbox) == ["turn_2.0"]
+    assert [(row.key, row.state, row.error) for row in outbox.of_user("ann")] == [
+        ("turn_1.0", "dead", "channel_not_found")
+    ]
+
+
+async def test_a_user_sees_their_own_rows_that_are_not_sent_the_latest_first(
+    outbox: Outbox, database: Database
+) -> None:
+    await store(database, *(delivery(n) for n in range(1, 120)), delivery(200, user_id="bob"), delivery(5, 1))
+    await outbox.sent(delivery(119), None)
+    mine = [row.key for row in outbox.of_user("ann")]
+    assert mine[:2] == ["turn_118.0", "turn_117.0"]
+    assert len(mine) == 100
+    assert [row.key for row in outbox.of_user("bob")] == ["turn_200.0"]
+    assert outbox.of_user("nobody") == outbox.of_user("") == []
+    assert [row.key for row in outbox.of_user(None)][:2] == ["turn_200.0", "turn_118.0"]
+
+
+async def test_sent_rows_are_dropped_when_they_are_old_and_no_others(
+    outbox: Outbox, database: Database
+) -> None:
+    rows = {"old sent": START, "old dead": START, "old open": START, "young sent": START + 10}
+    for n, created_at in enumerate(rows.values(), 1):
+        await store(database, delivery(n, created_at=created_at))
+    await outbox.sent(delivery(1), None)
+    await outbox.dead(delivery(2), "no")
+    await outbox.sent(delivery(4), None)
+    assert await outbox.forget_sent(before=START + 5) == 1
+    assert database.read("SELECT n FROM deliveries ORDER BY n") == [(2,), (3,), (4,)]
