@@ -94,7 +94,7 @@ class LimitSettings(_Section):
     waiting_per_session: int = Field(default=100, ge=1)
     attempts: int = Field(default=3, ge=1)
     """How often a turn that a crash interrupted is tried."""
-    drain_seconds: float = 8.0
+    drain_seconds: float = 6.0
     """How long a stop waits for running turns."""
 
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: getting in, asking, tools, approvals, stopping, commands, several tabs."""
+"""The page in a real browser: getting in, asking, tools, approvals, stopping, commands, tabs, keyboard."""
 
 from __future__ import annotations
 
@@ -62,6 +62,8 @@ async def test_a_chinese_question_is_answered_word_by_word_and_reads_the_same_af
     tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
 ) -> None:
     async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw) as tab:
+        await expect(tab.page.locator("#model")).to_have_text("scripted")
+        await expect(tab.page.locator("#demo")).to_be_hidden()
         await tab.send("西湖有多大？")
         await expect(tab.turns.last.locator(".bubble")).to_have_text("西湖有多大？")
         dictated.say("西湖的**水面**约")
@@ -208,3 +210,72 @@ async def test_a_message_sent_during_an_answer_waits_its_turn_and_stop_means_the
         await tab.ended(2)
         assert await tab.prose() == "说完了。"
         await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二"])
+
+
+async def test_enter_that_ends_a_composition_does_not_send_and_the_next_one_does(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    async with running_claw(tmp_path, DemoProvider(pace=0), web=True) as claw, chromium.tab(claw) as tab:
+        await tab.is_connected()
+        await tab.field.focus()
+        ime = await tab.page.context.new_cdp_session(tab.page)
+        await tab.page.evaluate(
+            "window.composed = []; for (const kind of ['compositionstart', 'compositionend'])"
+            "document.addEventListener(kind, (event) => composed.push(kind));"
+            "document.addEventListener('keydown', (event) => composed.push([event.key, event.isComposing, event.keyCode]))"
+        )
+        enter = {"type": "rawKeyDown", "key": "Enter", "code": "Enter"}
+        for pinyin in ("n", "ni", "ni'hao"):
+            composition = {"text": pinyin, "selectionStart": len(pinyin), "selectionEnd": len(pinyin)}
+            await ime.send("Input.imeSetComposition", composition)
+        await ime.send("Input.dispatchKeyEvent", {**enter, "windowsVirtualKeyCode": 13})
+        await expect(tab.turns).to_have_count(0)
+        await ime.send("Input.insertText", {"text": "你好"})
+        await expect(tab.field).to_have_value("你好")
+        # Safari ends the composition before it sends the key, which then has the code of an input method.
+        await ime.send("Input.dispatchKeyEvent", {**enter, "windowsVirtualKeyCode": 229})
+        seen = await tab.page.evaluate("composed")
+        assert seen == ["compositionstart", ["Enter", True, 13], "compositionend", ["Enter", False, 229]]
+        await expect(tab.field).to_have_value("你好")
+        await expect(tab.turns).to_have_count(0)
+        await tab.page.keyboard.press("Shift+Enter")
+        await tab.page.keyboard.type("again")
+        await expect(tab.field).to_have_value("你好\nagain")
+        await tab.page.keyboard.press("Enter")
+        await tab.ended(1)
+        await expect(tab.turns.locator(".bubble")).to_have_text(["你好 again"])
+
+
+async def test_the_keyboard_alone_sends_stops_opens_cards_and_changes_chats(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw) as tab:
+        await tab.is_connected()
+        press, write = tab.page.keyboard.press, tab.page.keyboard.type
+        await expect(tab.field).to_be_focused()
+        await write("first")
+        await press("Enter")
+        dictated.call("calculator", expression="1+1")
+        dictated.say("It is")
+        await expect(tab.answer).to_contain_text("It is")
+        await press("Tab")
+        await expect(tab.stop).to_be_focused()
+        await press("Enter")
+        await tab.ended(1)
+        await expect(tab.field).to_be_focused()
+        await tab.press_until_focused("Shift+Tab", ".tool summary")
+        await press("Enter")
+        await expect(tab.answer.locator(".tool pre").last).to_have_text("2")
+        await tab.press_until_focused("Shift+Tab", "#new-chat")
+        await press("Enter")
+        await expect(tab.turns).to_have_count(0)
+        await expect(tab.field).to_be_focused()
+        await write("second")
+        await press("Enter")
+        dictated.end("Yes.")
+        await tab.ended(1)
+        await expect(tab.sessions).to_have_text(["second", "first"])
+        await tab.press_until_focused("Shift+Tab", "#sessions a:not([aria-current])")
+        await press("Enter")
+        await expect(tab.page.locator("#title")).to_have_text("first")
+        await expect(tab.turns.locator(".bubble")).to_have_text(["first"])

@@ -73,14 +73,17 @@ async def test_an_answer_goes_on_through_reloads_to_the_same_text_shown_once(
 async def test_after_kill_9_the_page_reconnects_by_itself_and_the_answer_comes_once(
     tmp_path: Path, chromium: Chromium
 ) -> None:
-    """Behind a stored tool call too: what was not stored is withdrawn and said again."""
-    hold = asyncio.Event()
-    text = "1591 是个**合数**。\n\n它等于 37 乘 43。"
+    """What was not stored is withdrawn and said again, what was stored stays."""
+    killed, hold = asyncio.Event(), asyncio.Event()
 
     def script(messages: list[dict[str, Any]], number: int) -> Reply:
-        if number == 1:
-            return {"text": "先算一下。", "calls": [("calculator", {"expression": "37*43"})]}
-        return {"text": text, "hold": hold} if number == 2 else {"text": text}
+        match number:
+            case 1:
+                return {"text": "先算一下。", "calls": [("calculator", {"expression": "37*43"})]}
+            case 2:
+                return {"text": "我想，它是**质数**。\n\n因为", "hold": killed}
+            case _:
+                return {"text": "1591 是个**合数**。\n\n它等于 37 乘 43。", "hold": hold}
 
     async with (
         FakeModel(script) as model,
@@ -88,27 +91,27 @@ async def test_after_kill_9_the_page_reconnects_by_itself_and_the_answer_comes_o
         chromium.tab(server.address, excuse="lost") as tab,
     ):
         await tab.send("1591 是质数吗？")
-        await expect(tab.answer.locator(".md").last).to_have_text("1591 是个合数。")
+        await expect(tab.answer.locator(".md").last).to_have_text("我想，它是质数。")
         await server.kill()
-        await expect(tab.page.locator("#connection")).to_contain_text("连接断开")
-        await expect(tab.answer).to_contain_text("1591 是个合数。")
+        killed.set()
+        await expect(tab.page.locator("#light")).to_have_class("light connecting")
+        await expect(tab.answer).to_contain_text("我想，它是质数。")
         await server.start()
+        await expect(tab.answer.locator(".md").last).to_have_text("1591 是个合数。")
+        await expect(tab.turns.last).to_have_attribute("data-state", "writing")
+        hold.set()
         for _ in ("live", "from the log"):
             await tab.ended(1)
             assert await tab.prose() == "先算一下。\n\n1591 是个合数。\n\n它等于 37 乘 43。"
             await expect(tab.answer.locator(".tool")).to_have_attribute("data-state", "ok")
             await expect(tab.turns.locator(".bubble")).to_have_text(["1591 是质数吗？"])
-            await expect(tab.page.locator("#connection")).to_be_hidden()
             await tab.page.reload()
-        hold.set()
         assert len(model.requests) == 3 and model.refused == []
 
 
 async def test_messages_written_while_the_server_is_away_are_sent_exactly_once_and_in_order(
     tmp_path: Path, chromium: Chromium
 ) -> None:
-    """Also across a reload of the page, which the offline page survives in the server's absence."""
-
     def script(messages: list[dict[str, Any]], number: int) -> Reply:
         return {"text": f"答：{last_user(messages)}"}
 
@@ -119,7 +122,7 @@ async def test_messages_written_while_the_server_is_away_are_sent_exactly_once_a
     ):
         assert await tab.ask("一") == "答：一"
         await server.kill()
-        await expect(tab.page.locator("#light")).to_have_class("light connecting")
+        await expect(tab.page.locator("#connection")).to_contain_text("连接断开")
         await tab.send("二")
         await tab.send("三")
         await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二", "三"])
@@ -127,16 +130,16 @@ async def test_messages_written_while_the_server_is_away_are_sent_exactly_once_a
         await server.start()
         for _ in ("live", "from the log"):
             await tab.ended(3)
+            await expect(tab.page.locator("#connection")).to_be_hidden()
             await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二", "三"])
             await expect(tab.turns.locator(".md")).to_have_text(["答：一", "答：二", "答：三"])
             await tab.page.reload()
         assert [last_user(request["messages"]) for request in model.requests] == ["一", "二", "三"]
 
 
-async def test_a_first_message_whose_receipt_was_lost_is_sent_again_and_taken_once(
+async def test_the_first_message_of_a_chat_written_offline_survives_a_reload_and_is_taken_once(
     tmp_path: Path, chromium: Chromium
 ) -> None:
-    """The browser goes offline between the message and its answer; a reload must not lose it either."""
     async with running_claw(tmp_path, DemoProvider(pace=0), web=True) as claw:
         async with chromium.tab(claw, excuse="offline") as tab:
             await tab.is_connected()

@@ -86,11 +86,17 @@ async def test_a_refusal_tells_the_model_what_to_do(tools: ToolRegistry) -> None
     turn = context()
     assert "`content`" in (await call(tools, turn, "memory_save", content="  ")).content
     assert "no memory id" in (await call(tools, turn, "memory_delete", memory_id="../../etc")).content
-    assert (
-        "no memory mem_x" in (await call(tools, turn, "memory_save", content="a", memory_id="mem_x")).content
-    )
+    assert "no memory mem_x" in (await call(tools, turn, "memory_update", memory_id="mem_x")).content
     assert "inside a conversation" in (await call(tools, None, "memory_save", content="a")).content
     assert turn.saved_memories == []
+
+
+@pytest.mark.parametrize("invented", ["mem_x", "mem_小明", "1", ""])
+async def test_an_invented_id_saves_a_new_memory(tools: ToolRegistry, invented: str) -> None:
+    """Small models fill in every argument that a schema lists."""
+    turn = context()
+    assert (await call(tools, turn, "memory_save", content="a", memory_id=invented)).ok
+    assert len(turn.saved_memories) == 1 and turn.saved_memories != [invented]
 
 
 def test_only_searching_is_free_of_risk(memory: LongTermMemory) -> None:

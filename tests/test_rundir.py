@@ -176,6 +176,26 @@ def test_an_env_file_that_others_could_read_is_closed_to_them_when_it_gets_the_t
     assert mode(tmp_path / ".env") == 0o600
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such modes")
+def test_a_directory_that_is_older_and_open_to_others_is_closed_to_them(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o755)
+    private_directory(tmp_path / "data")
+    assert mode(tmp_path / "data") == 0o700
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks otherwise")
+def test_two_who_ask_at_once_who_runs_do_not_take_each_other_for_it(tmp_path: Path) -> None:
+    with holder(tmp_path) as process:
+        process.kill()
+        process.wait(30)
+    import fcntl
+
+    with (tmp_path / "run" / "lock").open(encoding="utf-8") as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        assert RunDir(tmp_path).running() is None
+
+
 def test_a_private_directory_may_be_there_already_and_keeps_what_is_in_it(tmp_path: Path) -> None:
     private_directory(tmp_path / "a" / "b")
     (tmp_path / "a" / "b" / "file").touch()

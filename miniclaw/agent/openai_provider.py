@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo
 from miniclaw.agent.stream import ChatAssembler, response_of
@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIProvider"]
 
-MAX_CONNECTIONS = 1000
+MAX_CONNECTIONS: Final = 1000
 """Connections to the model server; more requests wait for a free one."""
+SECRET_LENGTH: Final = 8
+"""A shorter key is a placeholder for a server on this machine, and may be any word."""
+UNREADABLE: Final = (json.JSONDecodeError, UnicodeDecodeError)
+"""What the client lets through when a server sends no JSON."""
 
 
 class OpenAIProvider:
@@ -83,8 +87,8 @@ class OpenAIProvider:
 
         try:
             body = await self._client().get("/models", cast_to=object)
-        except (OpenAIError, json.JSONDecodeError) as error:
-            raise _translate(error, self.info) from error
+        except (OpenAIError, *UNREADABLE) as error:
+            raise self._failure(error) from error
         data = body.get("data") if isinstance(body, dict) else None
         return [str(item["id"]) for item in data or () if isinstance(item, dict) and item.get("id")]
 
@@ -95,9 +99,9 @@ class OpenAIProvider:
             body = await self._client().post(
                 "/chat/completions", cast_to=object, body=self._body(messages, tools)
             )
-        except (OpenAIError, json.JSONDecodeError) as error:
-            raise _translate(error, self.info) from error
-        return response_of(body, self._model)
+            return response_of(body, self._model)
+        except (OpenAIError, ModelError, *UNREADABLE) as error:
+            raise self._failure(error) from error
 
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None
@@ -118,8 +122,8 @@ class OpenAIProvider:
                         yield chunk
             finally:
                 await stream.close()
-        except (OpenAIError, json.JSONDecodeError) as error:
-            raise _translate(error, self.info, began=assembler.began) from error
+        except (OpenAIError, *UNREADABLE) as error:
+            raise self._failure(error, began=assembler.began) from error
         yield LLMChunk(response=assembler.finish())
 
     def _body(self, messages: Sequence[Message], tools: Sequence[Message] | None) -> dict[str, Any]:
@@ -127,6 +131,14 @@ class OpenAIProvider:
         if tools:
             body["tools"] = tools
         return body
+
+    def _failure(self, error: Exception, *, began: bool = False) -> ModelError:
+        """The client's exception as ours; a server may repeat the key in what it says, the sentence does not."""
+        found = error if isinstance(error, ModelError) else _translate(error, self.info, began=began)
+        if len(self._api_key) < SECRET_LENGTH or self._api_key not in str(found):
+            return found
+        text = str(found).replace(self._api_key, "[key]")
+        return ModelError(found.code, text, retryable=found.retryable)
 
     def _client(self) -> AsyncOpenAI:
         if not self._shared:
@@ -148,7 +160,7 @@ class OpenAIProvider:
 
 
 def _translate(error: Exception, info: ModelInfo, *, began: bool = False) -> ModelError:
-    """The client's exception as ours; the sentence says what to do and carries no key."""
+    """The client's exception as ours; the sentence says what to do."""
     from openai import APIConnectionError, APIStatusError
 
     if isinstance(error, APIStatusError):
@@ -160,7 +172,7 @@ def _translate(error: Exception, info: ModelInfo, *, began: bool = False) -> Mod
             f"The model server at {info.where} {what}; check that it runs.",
             retryable=True,
         )
-    if isinstance(error, json.JSONDecodeError):
+    if isinstance(error, UNREADABLE):
         return ModelError("model_error", "The model server sent something that is not JSON.")
     return ModelError("model_error", f"The model server reported: {str(error)[:300].rstrip('.')}.")
 

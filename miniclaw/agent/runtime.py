@@ -7,6 +7,7 @@ Knows neither sessions nor channels: what it says goes out as events, what it le
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 StoppedBy = Literal["iterations", "tool_calls", "tokens", "seconds", "money"]
+
+logger = logging.getLogger(__name__)
 
 REPEATS: Final = 3
 """How often the same call with the same arguments runs in a turn; then the model is told to stop."""
@@ -257,4 +260,10 @@ class _Turn:
 
     def _risk(self, call: ToolCall) -> Risk:
         tool = self._toolbox.find(call.name)
-        return tool.risk_of(call.arguments or {}) if tool else "read"
+        if tool is None or call.arguments is None:
+            return "read"  # it will not run
+        try:
+            return tool.risk_of(call.arguments)
+        except Exception:  # boundary: a tool's own risk function, which sees arguments before they are checked
+            logger.exception("the risk of a call of %s cannot be told; it counts as a write", call.name)
+            return "write"

@@ -13,6 +13,9 @@ from miniclaw.session.models import Usage
 
 __all__ = ["ChatAssembler", "parse_call", "response_of", "usage_of"]
 
+MOST_TOKENS: Final = 1e12
+"""A count from which on it is a server's mistake."""
+
 _FINISHES: Final[dict[str, Finish]] = {
     "stop": "stop",
     "tool_calls": "tool_calls",
@@ -173,7 +176,7 @@ def usage_of(usage: dict[str, Any] | None, model: str) -> Usage:
 
     def count(*names: str) -> int:
         found = (usage.get(name) for name in names) if usage else ()
-        return next((int(value) for value in found if isinstance(value, int | float) and value > 0), 0)
+        return next((int(n) for n in found if isinstance(n, int | float) and 0 < n < MOST_TOKENS), 0)
 
     return Usage(
         model=model,
@@ -219,5 +222,5 @@ def _word(value: object) -> str:
 
 
 def _error_text(error: Any) -> str:
-    text = error.get("message") if isinstance(error, dict) else error
+    text = (error.get("message") if isinstance(error, dict) else None) or error
     return plain_text(str(text))[:300].rstrip(".")

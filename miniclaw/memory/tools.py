@@ -114,7 +114,8 @@ class _Calls:
         memory_type: str | None = None,
         memory_id: str | None = None,
     ) -> ToolResult:
-        if memory_id is None:
+        # Models like to fill in every argument: an id that nobody has is a new memory.
+        if memory_id is None or not await self._knows(call.scope, memory_id):
             record = await self._memory.save(
                 call.scope,
                 content,
@@ -127,6 +128,12 @@ class _Calls:
                 call.scope, memory_id, content=content, context=context, memory_type=memory_type
             )
         return _stored(record, call)
+
+    async def _knows(self, scope: str, memory_id: str) -> bool:
+        try:
+            return await self._memory.get(scope, memory_id) is not None
+        except MemoryStoreError:
+            return False
 
     async def search(self, call: ToolContext, *, query: str, limit: int = 5) -> ToolResult:
         results = await self._memory.search(call.scope, query, min(int(limit), MAX_RESULTS))

@@ -115,8 +115,7 @@ class TurnStore:
         """Commit the last entries, the end and the deliveries together.
 
         Returns:
-            `False` when the turn has ended already, or a cancel was committed before this `finished`;
-            nothing is stored then.
+            `False`, and nothing is stored, when the turn has ended or a cancel was committed before.
         """
 
         def operation(connection: sqlite3.Connection) -> bool:
@@ -131,11 +130,11 @@ class TurnStore:
                 "UPDATE turns SET state = ?, outcome = ?, ended_at = ? WHERE turn_id = ?",
                 (state, json.dumps(outcome, ensure_ascii=False), moment, turn.turn_id),
             )
-            statement = "UPDATE sessions SET updated_at = ? WHERE session_id = ?"
-            connection.execute(statement, (moment, turn.session_id))
+            touched = (moment, turn.session_id)
+            connection.execute("UPDATE sessions SET updated_at = ? WHERE session_id = ?", touched)
             connection.execute("DELETE FROM started_calls WHERE turn_id = ?", (turn.turn_id,))
-            statement = "UPDATE approvals SET state = 'denied' WHERE turn_id = ? AND state = 'asked'"
-            connection.execute(statement, (turn.turn_id,))
+            denied = "UPDATE approvals SET state = 'denied' WHERE turn_id = ? AND state = 'asked'"
+            connection.execute(denied, (turn.turn_id,))
             insert_deliveries(connection, deliveries)
             if usage is not None and usage.calls:
                 count_usage(connection, turn.user_id, usage, at=moment)

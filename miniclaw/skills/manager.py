@@ -29,7 +29,10 @@ MATCHED_CHARS: Final = 8_000
 ENOUGH_SHARED: Final = 6
 """The weight of what a text must share with a description: two words, or three pairs of CJK characters."""
 
-_HEADER: Final = "Skills are instructions for certain tasks. When one fits, call `load_skill` with its name and follow what it says."
+_HEADER: Final = (
+    "There are written instructions for some tasks. They are no functions; when the user asks for one of these "
+    "tasks, and only then, call the function `load_skill` with the task's name first:"
+)
 _MORE: Final = "({} more are not listed.)"
 
 

@@ -39,6 +39,7 @@ export function frame(text) {
 }
 
 export function milliseconds(ms) {
+  if (ms < 1) return "< 1 ms";
   return ms < 1_000 ? `${Math.round(ms)} ms` : `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`;
 }
 

@@ -34,7 +34,7 @@ const TEXTS = {
   themeDark: ["主题：深色", "Theme: dark"],
   language: ["Switch to English", "切换到中文"],
   demo: ["演示模式", "Demo mode"],
-  demoMore: ["回答由内置的演示程序给出，没有连接真正的模型。", "Answers come from a built-in demo; no real model is connected."],
+  demoMore: ["回答由内置的演示程序给出，没有连接真正的模型。要连接模型，请设置好再重新启动：", "Answers come from a built-in demo; no real model is connected. To connect one, set this and start again:"],
   connecting: ["正在连接…", "Connecting…"],
   reconnecting: ["正在重新连接…这时写的消息会留着，届时发送。", "Reconnecting… What you write now is kept and sent then."],
   connected: ["已连接", "Connected"],

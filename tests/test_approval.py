@@ -1,0 +1,344 @@
+"""Who may run a write tool: rules, questions and their answers, in a whole gateway."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw.agent.approval import Decision
+from miniclaw.agent.providers import LLMResponse
+from miniclaw.agent.scripted import Script, ScriptedProvider
+from miniclaw.app import MiniClaw
+from miniclaw.errors import ProtocolError
+from tests.support.agent import Zap, eventually, log_of, outcome, question, result_in, say, send, zap
+from tests.support.claw import running_claw
+
+DONE = LLMResponse(text="done")
+
+
+@asynccontextmanager
+async def with_zap(
+    tmp_path: Path, script: list[Script], *, tool: Zap | None = None, **arguments: Any
+) -> AsyncIterator[tuple[MiniClaw, Zap, ScriptedProvider]]:
+    """A gateway with a write tool."""
+    tool, provider = tool or Zap(), ScriptedProvider(script)
+    given = {name.replace("__", "."): value for name, value in arguments.items()}
+    async with running_claw(tmp_path, provider, arguments={"limits.drain_seconds": 0, **given}) as claw:
+        claw.registry.register(tool)
+        yield claw, tool, provider
+
+
+async def refused(claw: MiniClaw, reference: str, user_id: str, decision: Decision = "once") -> str:
+    """The code with which an answer is refused."""
+    with pytest.raises(ProtocolError) as raised:
+        await claw.desk.decide(reference, user_id, decision)
+    return raised.value.code
+
+
+# --- rules ------------------------------------------------------------------------------------------------
+
+
+async def test_a_write_is_asked_for_shown_and_runs_after_a_yes(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        asked = await question(claw)
+        assert (asked.tool, asked.arguments, asked.turn_id) == ("zap", {"at": "a"}, receipt.turn_id)
+        assert asked.short_id == asked.approval_id[-6:]
+        assert claw.commands.phase(receipt.session_id or "") == "waiting_approval"
+        assert tool.ran == []
+        await claw.desk.decide(asked.short_id, "owner", "once")
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == ["a"]
+        assert claw.desk.open_for("owner") == []
+
+
+async def test_a_tool_of_the_default_list_runs_unasked_unless_the_operator_denies_it(tmp_path: Path) -> None:
+    for number, deny in enumerate([(), ("memory_save",)]):
+        tool = Zap(name="memory_save")
+        provider = ScriptedProvider([zap("a", name="memory_save"), DONE])
+        arguments = {"approval.deny": deny}
+        async with running_claw(tmp_path / str(number), provider, arguments=arguments) as claw:
+            claw.registry.remove("memory_save")
+            claw.registry.register(tool)
+            await say(claw)
+        assert tool.ran == ([] if deny else ["a"])
+    assert "operator does not allow `memory_save`" in result_in(provider.requests[1])
+
+
+async def test_what_the_operator_allows_runs_unasked_and_what_he_denies_is_denied_even_so(
+    tmp_path: Path,
+) -> None:
+    async with with_zap(tmp_path / "1", [zap("a"), DONE], approval__allow=("zap",)) as (claw, tool, _):
+        await say(claw)
+        assert tool.ran == ["a"]
+    both = {"approval__allow": ("zap",), "approval__deny": ("zap",)}
+    async with with_zap(tmp_path / "2", [zap("a"), DONE], **both) as (claw, tool, provider):
+        await say(claw)
+        assert tool.ran == []
+        assert "operator does not allow" in result_in(provider.requests[1])
+
+
+async def test_once_is_for_one_call_and_the_next_one_is_asked_for(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a"), zap("b", call_id="c2"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        first = await question(claw)
+        await claw.desk.decide(first.approval_id, "owner", "once")
+        second = await question(claw)
+        assert second.arguments == {"at": "b"}
+        await claw.desk.decide(second.approval_id, "owner", "once")
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == ["a", "b"]
+
+
+async def test_a_rule_for_the_session_holds_there_and_nowhere_else(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE, zap("b"), DONE, zap("c"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        await claw.desk.decide((await question(claw)).approval_id, "owner", "session")
+        await outcome(claw, receipt.turn_id)
+        await say(claw, session_id=receipt.session_id)
+        assert tool.ran == ["a", "b"]
+        await send(claw)
+        assert (await question(claw)).arguments == {"at": "c"}
+
+
+async def test_a_rule_for_always_holds_in_every_session_of_that_user_and_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE, zap("b"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        await claw.desk.decide((await question(claw)).approval_id, "owner", "always")
+        await outcome(claw, receipt.turn_id)
+        await say(claw)
+        assert tool.ran == ["a", "b"]
+    async with with_zap(tmp_path, [zap("c"), DONE, zap("d"), DONE]) as (claw, tool, _):
+        await say(claw)
+        assert tool.ran == ["c"]
+        await claw.identities.ensure("ann")
+        await send(claw, user_id="ann")
+        assert (await question(claw, "ann")).arguments == {"at": "d"}
+
+
+# --- answers ----------------------------------------------------------------------------------------------
+
+
+async def test_a_denial_is_told_and_holds_for_the_same_call_in_the_turn_only(tmp_path: Path) -> None:
+    script: list[Script] = [zap("a"), zap("a", call_id="c2"), zap("b", call_id="c3"), DONE, zap("a"), DONE]
+    async with with_zap(tmp_path, script) as (claw, tool, provider):
+        receipt = await send(claw)
+        first = await question(claw)
+        await claw.desk.decide(first.approval_id, "owner", "deny")
+        other = await question(claw)
+        assert other.arguments == {"at": "b"}, "the same call was asked for again"
+        assert [result_in(request)[:29] for request in provider.requests[1:]] == [
+            "Error: the user said no to th"
+        ] * 2
+        await claw.desk.decide(other.approval_id, "owner", "deny")
+        await outcome(claw, receipt.turn_id)
+        await send(claw, session_id=receipt.session_id)
+        assert (await question(claw)).arguments == {"at": "a"}
+        assert tool.ran == []
+
+
+async def test_the_same_call_id_with_other_arguments_is_asked_for_again(tmp_path: Path) -> None:
+    """A yes to something harmless is no yes to whatever comes under the same id."""
+    async with with_zap(tmp_path, [zap("harmless"), zap("everything"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        await claw.desk.decide((await question(claw)).approval_id, "owner", "once")
+        second = await question(claw)
+        assert (tool.ran, second.arguments) == (["harmless"], {"at": "everything"})
+        await claw.desk.decide(second.approval_id, "owner", "deny")
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == ["harmless"]
+
+
+async def test_a_question_that_nobody_answers_in_time_is_a_no(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE], approval__timeout=0.05) as (claw, tool, provider):
+        receipt = await send(claw)
+        asked = await question(claw)
+        await outcome(claw, receipt.turn_id)
+        assert "nobody answered" in result_in(provider.requests[1])
+        assert tool.ran == []
+        assert await refused(claw, asked.approval_id, "owner") == "approval_not_found"
+
+
+@pytest.mark.parametrize("first", ["once", "deny"])
+async def test_of_two_answers_at_once_the_first_wins_and_the_other_is_told(
+    tmp_path: Path, first: Decision
+) -> None:
+    second: Decision = "deny" if first == "once" else "once"
+    async with with_zap(tmp_path, [zap("a"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        reference = (await question(claw)).approval_id
+        answers = await asyncio.gather(
+            *(claw.desk.decide(reference, "owner", decision) for decision in (first, second)),
+            return_exceptions=True,
+        )
+        assert not isinstance(answers[0], BaseException)
+        assert isinstance(answers[1], ProtocolError) and answers[1].code == "approval_not_found"
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == (["a"] if first == "once" else [])
+
+
+@pytest.mark.parametrize("order", [("deny", "always"), ("always", "deny")])
+async def test_of_deny_and_always_at_once_one_wins_and_only_always_makes_a_rule(
+    tmp_path: Path, order: tuple[Decision, Decision]
+) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE, zap("b"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        reference = (await question(claw)).approval_id
+        answers = (claw.desk.decide(reference, "owner", decision) for decision in order)
+        await asyncio.gather(*answers, return_exceptions=True)
+        await outcome(claw, receipt.turn_id)
+        receipt = await send(claw)
+        if order[0] == "always":
+            await outcome(claw, receipt.turn_id)
+            assert tool.ran == ["a", "b"]
+        else:
+            assert (await question(claw)).arguments == {"at": "b"}
+            assert tool.ran == []
+
+
+async def test_an_answer_that_was_committed_before_the_time_ran_out_counts(tmp_path: Path) -> None:
+    """Both come at once: what the database took first is what the turn does."""
+    async with with_zap(tmp_path, [zap("a"), DONE], approval__timeout=0.05) as (claw, tool, provider):
+        decided = asyncio.Event()
+
+        async def answer_late(reference: str) -> None:
+            try:
+                await claw.desk.decide(reference, "owner", "once")
+            except ProtocolError:
+                return
+            decided.set()
+
+        receipt = await send(claw)
+        reference = (await question(claw)).approval_id
+        while not provider.requests[1:]:
+            await answer_late(reference)
+            await asyncio.sleep(0)
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == (["a"] if decided.is_set() else [])
+
+
+async def test_the_question_of_a_turn_that_was_cancelled_is_closed(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a")]) as (claw, tool, _):
+        receipt = await send(claw)
+        asked = await question(claw)
+        await claw.commands.cancel(receipt.turn_id or "", "owner")
+        assert (await outcome(claw, receipt.turn_id))["name"] == "turn.cancelled"
+        assert await refused(claw, asked.approval_id, "owner") == "approval_not_found"
+        assert tool.ran == []
+
+
+async def test_an_open_question_is_asked_again_under_the_same_id_after_a_restart(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a")]) as (claw, tool, _):
+        receipt = await send(claw)
+        before = await question(claw)
+    async with with_zap(tmp_path, [DONE], tool=tool) as (claw, _, provider):
+        shown: list[str] = []
+        claw.bus.subscribe(f"session.{receipt.session_id}", lambda topic, event: shown.append(event.name))
+        await eventually(lambda: claw.live.get(receipt.session_id or ""))
+        after = await question(claw)
+        assert (after.approval_id, after.expires_at) == (before.approval_id, before.expires_at)
+        await eventually(lambda: "waiting_approval" == claw.commands.phase(receipt.session_id or ""))
+        await claw.desk.decide(after.approval_id, "owner", "once")
+        assert (await outcome(claw, receipt.turn_id))["data"]["text"] == "done"
+        assert (tool.ran, len(provider.requests)) == (["a"], 1)
+        assert shown[-1] == "turn.finished"
+
+
+async def test_an_answer_given_just_before_a_restart_is_not_asked_for_again(tmp_path: Path) -> None:
+    """The answer is committed, the process ends before the turn goes on: the call runs after the restart."""
+    async with with_zap(tmp_path, [zap("a")]) as (claw, tool, _):
+        receipt = await send(claw)
+        asked = await question(claw)
+        await claw.mailbox.stop(0)
+        await claw.desk.decide(asked.approval_id, "owner", "once")
+        assert tool.ran == []
+    async with with_zap(tmp_path, [DONE], tool=tool) as (claw, _, _):
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == ["a"]
+
+
+# --- who is asked -----------------------------------------------------------------------------------------
+
+
+async def test_where_nobody_can_be_asked_the_model_is_told_how_the_tool_can_be_allowed(
+    tmp_path: Path,
+) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE]) as (claw, tool, provider):
+        await say(claw, asks=False)
+        assert "nobody is there to approve" in result_in(provider.requests[1])
+        assert "`--allow zap`" in result_in(provider.requests[1])
+        assert tool.ran == []
+
+
+async def test_a_program_that_cannot_ask_anybody_answers_so_and_the_model_is_told_the_same(
+    tmp_path: Path,
+) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE]) as (claw, tool, provider):
+        receipt = await send(claw)
+        await claw.desk.decide((await question(claw)).approval_id, "owner", "unattended")
+        await outcome(claw, receipt.turn_id)
+        assert "`--allow zap`" in result_in(provider.requests[1])
+        assert tool.ran == []
+
+
+async def test_only_the_user_answers_a_question_of_a_direct_session_not_even_an_admin(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE]) as (claw, tool, _):
+        await claw.identities.ensure("ann")
+        receipt = await send(claw, user_id="ann")
+        asked = await question(claw, "ann")
+        assert claw.identities.is_admin("owner") and claw.desk.open_for("owner") == []
+        assert await refused(claw, asked.approval_id, "owner") == "approval_not_found"
+        await claw.desk.decide(asked.approval_id, "ann", "once")
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == ["a"]
+
+
+@pytest.mark.parametrize("who", ["sender", "owner"])
+async def test_in_a_group_the_sender_or_an_admin_answers_and_another_member_does_not(
+    tmp_path: Path, who: str
+) -> None:
+    group = {"channel": "chat", "conversation": "team", "direct": False, "user_id": None}
+    async with with_zap(tmp_path, [LLMResponse(text="hi"), zap("a"), DONE]) as (claw, tool, _):
+        first = await send(claw, sender="bob", **group)
+        await outcome(claw, first.turn_id)
+        receipt = await send(claw, sender="ann", **group)
+        assert receipt.session_id == first.session_id
+        users = {}
+        for name, turn_id in (("bob", first.turn_id), ("sender", receipt.turn_id)):
+            turn = claw.turns.get(turn_id or "")
+            assert turn is not None and turn.scope.startswith("grp_")
+            users[name] = turn.user_id
+        asked = await question(claw, users["sender"])
+        assert claw.desk.open_for("owner") == [asked]
+        assert claw.desk.open_for(users["bob"]) == []
+        for decision in ("once", "deny", "always"):
+            assert await refused(claw, asked.short_id, users["bob"], decision) == "approval_not_found"
+        await claw.desk.decide(asked.approval_id, users.get(who, who), "once")
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == ["a"]
+        assert [entry.message["role"] for entry in await log_of(claw, receipt.session_id)][-3:] == [
+            "assistant",
+            "tool",
+            "assistant",
+        ]
+
+
+async def test_a_forbidden_tool_is_as_if_it_were_not_there_and_one_forbidden_call_is_refused(
+    tmp_path: Path,
+) -> None:
+    class Sometimes(Zap):
+        def risk_of(self, arguments: Any) -> Any:
+            return "forbidden" if arguments.get("at") == "roof" else "read"
+
+    script: list[Script] = [zap("roof"), zap("floor", call_id="c2"), DONE]
+    async with with_zap(tmp_path, script, tool=Sometimes()) as (claw, tool, provider):
+        await say(claw)
+        assert "may not be used" in result_in(provider.requests[1])
+        assert tool.ran == ["floor"]

@@ -1,0 +1,360 @@
+"""The provider against a server on a real socket: what it sends, what it makes of answers and of failures."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from miniclaw.agent.openai_provider import OpenAIProvider
+from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.errors import ModelError
+from tests.support.model import FakeModel, Message, Reply
+
+KEY = "sk-very-secret-key-0123456789"
+HELLO: list[Message] = [{"role": "user", "content": "hello"}]
+TOOLS: list[Message] = [
+    {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
+]
+
+
+def provider_of(server: FakeModel, **options: Any) -> OpenAIProvider:
+    return OpenAIProvider("fake-chat", api_key=KEY, base_url=server.url, **{"max_retries": 0, **options})
+
+
+class RawModel(FakeModel):
+    """A server that answers every completion with what `respond` does with the connection."""
+
+    def __init__(self, respond: Callable[[web.Request], Any]) -> None:
+        super().__init__()
+        self._respond = respond
+        self.authorizations: list[str] = []
+        self.peers: set[Any] = set()
+
+    async def _complete(self, request: web.Request) -> web.StreamResponse:
+        self.authorizations.append(request.headers["Authorization"])
+        assert request.transport is not None
+        self.peers.add(request.transport.get_extra_info("peername"))
+        self.requests.append(await request.json())
+        response: web.StreamResponse = await self._respond(request)
+        return response
+
+
+async def sse(request: web.Request, *lines: bytes) -> web.StreamResponse:
+    """Begin a stream and send these lines as events."""
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    for line in lines:
+        await response.write(b"data: " + line + b"\n\n")
+    return response
+
+
+def delta(**fields: Any) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "delta": fields}]}).encode()
+
+
+async def collect(provider: OpenAIProvider) -> tuple[str, LLMResponse]:
+    """The text that was shown and the whole answer."""
+    shown, responses = "", []
+    async for chunk in provider.stream(HELLO):
+        shown += chunk.text
+        if chunk.response is not None:
+            responses.append(chunk.response)
+    (response,) = responses
+    return shown, response
+
+
+# --- what goes well ---------------------------------------------------------------------------------------
+
+
+async def test_a_stream_is_shown_as_it_comes_and_ends_with_the_whole_answer() -> None:
+    reply: Reply = {"text": "the sum, please wait", "calls": [("calculator", {"expression": "1+1"})]}
+    async with FakeModel(lambda messages, number: reply) as server:
+        provider = provider_of(server)
+        chunks = [chunk async for chunk in provider.stream(HELLO, TOOLS)]
+        await provider.close()
+    assert [chunk.text for chunk in chunks[:-1]] == ["the sum,", " please ", "wait"]
+    response = chunks[-1].response
+    assert response is not None and response.text == reply["text"]
+    assert [(call.name, call.arguments) for call in response.tool_calls] == [
+        ("calculator", {"expression": "1+1"})
+    ]
+    assert (response.usage.input_tokens, response.usage.output_tokens) == (7, 3)
+
+
+async def test_a_request_carries_model_messages_tools_and_the_parameters_that_are_set() -> None:
+    async with FakeModel() as server:
+        provider = provider_of(server, temperature=0.5, max_tokens=9)
+        await collect(provider)
+        await provider.chat(HELLO, TOOLS)
+        plain = provider_of(server)
+        await plain.chat(HELLO, [])
+        for each in (provider, plain):
+            await each.close()
+    sampling = {"temperature": 0.5, "max_tokens": 9}
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+    base = {"model": "fake-chat", "messages": HELLO}
+    assert server.requests == [{**base, **sampling, **streamed}, {**base, **sampling, "tools": TOOLS}, base]
+
+
+async def test_an_answer_in_one_piece_is_the_same_answer() -> None:
+    async with FakeModel(lambda messages, number: {"text": "hi"}) as server:
+        provider = provider_of(server)
+        assert (await provider.chat(HELLO)).text == (await collect(provider))[1].text == "hi"
+        await provider.close()
+
+
+async def test_the_servers_models_are_listed() -> None:
+    async with FakeModel() as server:
+        provider = provider_of(server)
+        assert await provider.models() == ["fake-embed", "fake-chat"]
+        await provider.close()
+
+
+def test_who_answers_is_told_without_a_request() -> None:
+    assert OpenAIProvider("m", api_key=KEY).info.where == "https://api.openai.com/v1"
+    info = OpenAIProvider("m", api_key=KEY, base_url="http://host/v1").info
+    assert (info.name, info.where, info.demo) == ("m", "http://host/v1", False)
+
+
+async def test_with_model_asks_another_model_over_the_same_connection() -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]})
+
+    async with RawModel(respond) as server:
+        provider = provider_of(server)
+        other = provider.with_model("other")
+        assert (other.info.name, provider.info.name) == ("other", "fake-chat")
+        for each in (provider, other, provider):
+            await each.chat(HELLO)
+        assert [request["model"] for request in server.requests] == ["fake-chat", "other", "fake-chat"]
+        assert len(server.peers) == 1
+        assert server.authorizations == [f"Bearer {KEY}"] * 3
+        await other.close()
+        await provider.close()
+        assert (await provider.chat(HELLO)).text == "x"  # a closed provider opens a new connection
+        assert len(server.peers) == 2
+        await provider.close()
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "code", "retryable"),
+    [
+        (401, "bad key", "model_auth", False),
+        (403, "not yours", "model_auth", False),
+        (402, "pay", "model_quota", False),
+        (429, "insufficient_quota", "model_quota", False),
+        (429, "slow down", "model_rate_limited", True),
+        (404, "no such model", "model_not_found", False),
+        (400, "maximum context length is 8192 tokens", "context_overflow", False),
+        (413, "context: too many tokens", "context_overflow", False),
+        (422, "context length", "context_overflow", False),
+        (400, "bad tool schema", "model_error", False),
+        (418, "teapot", "model_error", False),
+        (500, "oops", "model_error", True),
+        (503, "busy", "model_error", True),
+    ],
+)
+async def test_each_refusal_has_its_code_and_its_sentence_holds_no_key(
+    status: int, text: str, code: str, retryable: bool
+) -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        message = f"{text} (you sent {request.headers['Authorization']})"
+        return web.json_response({"error": {"message": message}}, status=status)
+
+    async with RawModel(respond) as server:
+        provider = provider_of(server)
+        errors = []
+        with pytest.raises(ModelError) as streamed:
+            await collect(provider)
+        errors.append(streamed.value)
+        with pytest.raises(ModelError) as whole:
+            await provider.chat(HELLO)
+        errors.append(whole.value)
+        await provider.close()
+    for error in errors:
+        assert (error.code, error.retryable) == (code, retryable)
+        assert KEY not in str(error)
+        assert str(error).endswith(".")
+
+
+async def test_an_error_inside_a_stream_or_a_good_status_is_told_without_the_key() -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        error = {"error": {"message": f"out of memory, key {KEY}."}}
+        if (await request.json()).get("stream"):
+            return await sse(request, delta(content="half"), json.dumps(error).encode())
+        return web.json_response(error)
+
+    async with RawModel(respond) as server:
+        provider = provider_of(server)
+        for ask in (collect(provider), provider.chat(HELLO)):
+            with pytest.raises(ModelError, match="reported: out of memory") as raised:
+                await ask
+            assert raised.value.code == "model_error" and KEY not in str(raised.value)
+        await provider.close()
+
+
+async def test_a_short_key_is_a_placeholder_and_may_stand_in_a_sentence() -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "no local memory"}}, status=500)
+
+    async with RawModel(respond) as server:
+        provider = OpenAIProvider("m", api_key="local", base_url=server.url, max_retries=0)
+        with pytest.raises(ModelError, match="no local memory"):
+            await provider.chat(HELLO)
+        await provider.close()
+
+
+async def test_a_server_that_is_not_there_is_unreachable() -> None:
+    async with FakeModel() as gone:
+        provider = provider_of(gone)
+    for ask in (collect(provider), provider.chat(HELLO), provider.models()):
+        with pytest.raises(ModelError, match="cannot be reached") as raised:
+            await ask
+        assert (raised.value.code, raised.value.retryable) == ("model_unreachable", True)
+    await provider.close()
+
+
+async def test_a_server_that_falls_silent_is_given_up() -> None:
+    hold = asyncio.Event()
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        response = await sse(request, delta(content="half"))
+        await hold.wait()
+        return response
+
+    async with RawModel(respond) as server:
+        provider = provider_of(server, read_timeout=0.1)
+        with pytest.raises(ModelError) as raised:
+            await collect(provider)
+        hold.set()
+        await provider.close()
+    assert raised.value.code == "model_unreachable"
+
+
+@pytest.mark.parametrize("begun", [True, False])
+async def test_a_connection_cut_in_the_middle_is_no_answer(begun: bool) -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        response = await sse(request, *([delta(content="half")] if begun else []))
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    async with RawModel(respond) as server:
+        provider = provider_of(server)
+        with pytest.raises(ModelError, match="was cut" if begun else "cannot be reached") as raised:
+            await collect(provider)
+        await provider.close()
+    assert (raised.value.code, raised.value.retryable) == ("model_unreachable", True)
+
+
+async def test_a_stream_that_ends_without_a_word_is_no_answer() -> None:
+    async with RawModel(lambda request: sse(request, delta(role="assistant"))) as server:
+        provider = provider_of(server)
+        with pytest.raises(ModelError, match="was cut") as raised:
+            await collect(provider)
+        await provider.close()
+    assert raised.value.code == "model_unreachable"
+
+
+@pytest.mark.parametrize("line", [b"{broken", b"\xff\xfe", b'{"choices": ['])
+async def test_a_chunk_that_is_no_json_is_an_error_of_the_model(line: bytes) -> None:
+    async with RawModel(lambda request: sse(request, delta(content="half"), line)) as server:
+        provider = provider_of(server)
+        with pytest.raises(ModelError, match="not JSON") as raised:
+            await collect(provider)
+        await provider.close()
+    assert raised.value.code == "model_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"<html>", "text/html"),
+        (b"{broken", "application/json"),
+        (b"\xff", "application/json"),
+        (b"[]", "application/json"),
+    ],
+)
+async def test_a_body_that_is_no_completion_is_an_error_of_the_model(body: bytes, kind: str) -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, content_type=kind)
+
+    async with RawModel(respond) as server:
+        provider = provider_of(server)
+        with pytest.raises(ModelError) as raised:
+            await provider.chat(HELLO)
+        await provider.close()
+    assert raised.value.code == "model_error"
+
+
+async def test_a_list_of_models_that_is_none_is_empty() -> None:
+    class Odd(FakeModel):
+        async def _models(self, request: web.Request) -> web.Response:
+            return web.json_response({"data": [None, {"id": ""}, {"id": "good"}]})
+
+    class Page(FakeModel):
+        async def _models(self, request: web.Request) -> web.Response:
+            return web.json_response(["x"])
+
+    for kind, models in ((Odd, ["good"]), (Page, [])):
+        async with kind() as server:
+            provider = provider_of(server)
+            assert await provider.models() == models
+            await provider.close()
+
+
+async def test_a_busy_server_is_asked_again_after_the_time_that_it_names() -> None:
+    answers = [503, 429, 200]
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        status = answers.pop(0)
+        if status != 200:
+            return web.json_response({}, status=status, headers={"Retry-After-Ms": "1"})
+        return await sse(
+            request, delta(content="at last"), b'{"choices":[{"finish_reason":"stop"}]}', b"[DONE]"
+        )
+
+    async with RawModel(respond) as server:
+        provider = provider_of(server, max_retries=2)
+        assert (await collect(provider))[0] == "at last"
+        await provider.close()
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+async def test_a_reader_that_leaves_ends_the_request_at_the_server(how: str) -> None:
+    left = asyncio.Event()
+
+    async def respond(request: web.Request) -> web.StreamResponse:
+        response = await sse(request)
+        try:
+            while True:
+                await response.write(b"data: " + delta(content="more ") + b"\n\n")
+                await asyncio.sleep(0.001)
+        finally:
+            left.set()
+
+    async with RawModel(respond) as server:
+        provider = provider_of(server)
+        if how == "closed":
+            stream = provider.stream(HELLO)
+            first = await anext(stream)
+            assert isinstance(first, LLMChunk) and first.text == "more "
+            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, as each `stream` is
+        else:
+            task = asyncio.create_task(collect(provider))
+            while not server.requests:
+                await asyncio.sleep(0.001)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(10):
+            await left.wait()
+        await provider.close()
