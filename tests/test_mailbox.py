@@ -420,7 +420,7 @@ class Play:
 
 
 @given(STEPS, st.integers(1, 3), st.integers(1, 8), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_arrives_fails_and_is_cancelled_order_and_bounds_hold_and_all_turns_run(
     steps: list[tuple[str, Any]], running: int, waiting: int, per_session: int
 ) -> None:

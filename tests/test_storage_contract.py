@@ -459,7 +459,7 @@ class BackendsAgree(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
-BackendsAgree.TestCase.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+BackendsAgree.TestCase.settings = settings(max_examples=12, stateful_step_count=25)
 TestBackendsAgree = BackendsAgree.TestCase
 
 
@@ -631,7 +631,7 @@ async def test_a_directory_that_cannot_be_made_is_unavailable_storage(tmp_path: 
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=400), unique=True, max_size=5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30)
 @example(["a", "A", "%61", "CON", "con", "Ä", "ä"])
 def test_any_ids_give_files_of_their_own_with_names_that_every_system_takes(ids: list[str]) -> None:
     with tempfile.TemporaryDirectory() as directory:

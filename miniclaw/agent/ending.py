@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from miniclaw import failpoints
 from miniclaw.agent.core import Core
 from miniclaw.agent.progress import Outcome, Progress
 from miniclaw.agent.transcript import pending_calls
@@ -64,6 +65,7 @@ class TurnEnding:
         if turn.message["msg_type"] == MessageType.COMMAND:
             name, data = _command_reply(turn, outcome)
         entries = self._last_entries(turn, session, outcome)
+        failpoints.hit("before-end")
         committed = await until_stored(
             lambda: self._c.turns.end(
                 turn,

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, Protocol
 
+from miniclaw import failpoints
 from miniclaw.agent.config import AgentConfig
 from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message, ToolCall
 from miniclaw.errors import ModelError
@@ -138,6 +139,7 @@ class AgentRuntime:
                 yield Finished(LLMResponse(), turn.stopped_by or "iterations")
                 return
             turn.iterations += 1
+            failpoints.hit("before-model")
             response = None
             async for chunk in provider.stream(transcript.messages(), tools):
                 if chunk.response is None:
@@ -152,6 +154,7 @@ class AgentRuntime:
             if calls:
                 meta = {"reasoning": response.reasoning} if response.reasoning else None
                 await transcript.append(response.to_message(), meta)
+                failpoints.hit("after-calls")
             elif response.text.strip():
                 yield Finished(response)
                 return
@@ -230,6 +233,7 @@ class _Turn:
         ms = round((time.perf_counter() - began) * 1000)
         message = {"role": "tool", "tool_call_id": call.id, "content": result.content}
         await self._transcript.append(message, {"ok": result.ok, "ms": ms, "name": call.name})
+        failpoints.hit("after-result")
         return ToolFinished(call, result, ms)
 
     async def _outcome(self, call: ToolCall) -> ToolResult:
@@ -256,7 +260,9 @@ class _Turn:
         refusal = await self._gate.admit(call, self._risk(call))
         if refusal is not None:
             return ToolResult.failure(refusal)
-        return await self._toolbox.execute(call.name, call.arguments, self._context)
+        result = await self._toolbox.execute(call.name, call.arguments, self._context)
+        failpoints.hit("in-read-tool" if self._risk(call) == "read" else "in-write-tool")
+        return result
 
     def _risk(self, call: ToolCall) -> Risk:
         tool = self._toolbox.find(call.name)
@@ -264,6 +270,8 @@ class _Turn:
             return "read"  # it will not run
         try:
             return tool.risk_of(call.arguments)
-        except Exception:  # boundary: a tool's own risk function, which sees arguments before they are checked
+        except (
+            Exception
+        ):  # boundary: a tool's own risk function, which sees arguments before they are checked
             logger.exception("the risk of a call of %s cannot be told; it counts as a write", call.name)
             return "write"

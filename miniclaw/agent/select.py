@@ -25,6 +25,11 @@ DEFAULT_MODEL: Final = "gpt-4o-mini"
 LOCAL_PORTS: Final = {11434: "Ollama", 1234: "LM Studio", 8080: "llama.cpp", 8000: "vLLM"}
 PROBE_SECONDS: Final = 0.5
 """How long a server on this machine may take to answer the probe."""
+PROBE: Final = (
+    "GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1:{}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
+)
+MOST_BYTES: Final = 1024 * 1024
+"""What is read of an answer to the probe."""
 LIST_SECONDS: Final = 5.0
 """How long a configured server may take to list its models at start."""
 
@@ -94,15 +99,14 @@ async def _models_at(port: int) -> list[str]:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             try:
                 # One GET by hand: at every start without a model, importing a client costs more than asking.
-                request = (
-                    f"GET /v1/models HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nAccept: application/json\r\n\r\n"
-                )
-                writer.write(request.encode())
-                raw = await reader.read(1024 * 1024)
+                writer.write(PROBE.format(port).encode())
+                raw = b""
+                while len(raw) < MOST_BYTES and (piece := await reader.read(MOST_BYTES)):
+                    raw += piece
             finally:
                 writer.close()
         head, _, body = raw.partition(b"\r\n\r\n")
         rows: Any = json.loads(body)["data"] if b" 200 " in head.split(b"\r\n", 1)[0] else []
         return [str(row["id"]) for row in rows if row.get("owned_by") != "miniclaw"]
-    except (OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, TimeoutError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []

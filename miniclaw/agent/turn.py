@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Protocol
 
+from miniclaw import failpoints
 from miniclaw.agent.approval import TurnGate
 from miniclaw.agent.core import Core
 from miniclaw.agent.ending import TurnEnding, until_stored
@@ -200,6 +201,7 @@ class TurnRunner:
             match event:
                 case LLMChunk():
                     show_chunk(feed, event)
+                    failpoints.hit("mid-stream")
                 case ToolStarted() | ToolFinished():
                     show_tool(feed, event, progress)
                 case ModelCalled():

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM (exit 0) or SIGINT (exit 130); a second signal ends at once."""
+    from miniclaw import failpoints
     from miniclaw.cli.start import load, run_async, set_up_logging
 
     arguments: dict[str, Any] = {}
@@ -35,6 +36,7 @@ def run(args: argparse.Namespace) -> int:
         arguments["web.port"] = None if args.port == "none" else args.port
     if args.gateway_port is not None:
         arguments["gateway.port"] = None if args.gateway_port == "none" else args.gateway_port
+    failpoints.arm(os.environ.get("MINICLAW_TEST_FAIL_AT"))
     loaded = load(args, arguments)
     set_up_logging(loaded)
     return run_async(_serve(loaded))

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 
+from miniclaw import failpoints
 from miniclaw.agent.ending import until_stored
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, DeliverySettings
@@ -97,6 +98,7 @@ class Dispatcher:
             await self._give_up(row, row.error or "not delivered in time")
             return
         await until_stored(lambda: self._outbox.begin(row))
+        failpoints.hit("after-sending")
         try:
             handle = await self._send(row)
         except DeliveryError as error:
@@ -105,6 +107,7 @@ class Dispatcher:
             else:
                 await self._put_off(row, error)
             return
+        failpoints.hit("after-sent")
         await until_stored(lambda: self._outbox.sent(row, handle))
         logger.info("delivery %s sent", row.key)
 

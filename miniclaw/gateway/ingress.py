@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Final, Literal
 
+from miniclaw import failpoints
 from miniclaw.errors import ProtocolError, StaleFence, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent
 from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload, has_unreadable
@@ -67,6 +68,7 @@ class Ingress:
             return refusal(ProtocolError(code, "The message could not be stored; send it again in a moment."))
         if accepted.turn is None:
             return Receipt(status="duplicate", session_id=accepted.session_id, turn_id=accepted.turn_id)
+        failpoints.hit("after-accept")
         self._mailbox.post(accepted.turn)
         logger.info("turn %s of session %s accepted", accepted.turn_id, accepted.session_id)
         self._bus.publish("message.inbound", accepted.turn)
