@@ -38,6 +38,7 @@ from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.once import OnceOnly
 from miniclaw.session.outbox import Outbox
+from miniclaw.session.search import SQLiteSearch
 from miniclaw.session.sqlite import SQLiteStorage
 from miniclaw.session.turns import TurnStore
 from miniclaw.session.usage import usage_of
@@ -213,6 +214,7 @@ class MiniClaw:
             live=self.live,
             identities=self.identities,
             sessions=sessions,
+            search=SQLiteSearch(db),
             turns=TurnStore(db, self.identities, clock=clock),
             outbox=Outbox(db, clock=clock),
             once=OnceOnly(db, clock=clock),

@@ -41,9 +41,16 @@ class Identities:
         self._tokens: dict[str, str] = {}
 
     async def start(self, owner_token: str) -> None:
-        """Make `owner` with this token and read all others."""
+        """Make `owner` with this token and read all others.
+
+        Raises:
+            ConfigError: the token is another user's.
+        """
 
         def operation(connection: sqlite3.Connection) -> list[tuple[str, str]]:
+            query = "SELECT user_id FROM users WHERE token_hash = ? AND user_id != ?"
+            if other := connection.execute(query, (_hash(owner_token), OWNER)).fetchone():
+                raise ConfigError(f"MINICLAW_TOKEN is the token of the user `{other[0]}`; set another one.")
             # Whoever changes the token after a leak means to shut out every browser that it let in.
             same = connection.execute(
                 "SELECT 1 FROM users WHERE user_id = ? AND token_hash = ?", (OWNER, _hash(owner_token))

@@ -151,6 +151,19 @@ async def test_a_full_disk_fails_every_write_of_the_transaction_and_is_survived(
     assert keys(tmp_path) == {"b"}
 
 
+async def test_an_error_of_the_disk_in_one_operation_fails_the_whole_transaction(tmp_path: Path) -> None:
+    def fails(connection: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    async with open_database(tmp_path) as database:
+        results = await asyncio.gather(
+            database.write(put("a")), database.write(fails), database.write(put("b")), return_exceptions=True
+        )
+        assert [type(result) for result in results] == [StorageUnavailable] * 3
+        await database.write(put("c"))
+    assert keys(tmp_path) == {"c"}
+
+
 async def test_a_database_held_by_somebody_else_is_unavailable_until_it_is_free(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         await database.write(lambda c: c.execute("PRAGMA busy_timeout=0").fetchall())

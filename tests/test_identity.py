@@ -77,6 +77,16 @@ async def test_tokens_of_other_users_are_known_after_a_start_and_no_secret_is_in
         assert secret not in stored
 
 
+async def test_an_owners_token_that_is_somebody_elses_is_refused(
+    database: Database, clock: FakeClock
+) -> None:
+    row = ("bob", "user", hashlib.sha256(b"bobs-token").hexdigest(), 0.0)
+    await database.write(lambda c: c.execute("INSERT INTO users VALUES (?, ?, ?, ?)", row).rowcount)
+    with pytest.raises(ConfigError, match="`bob`"):
+        await started(database, clock, token="bobs-token")
+    assert (await started(database, clock)).user_of_token("bobs-token") == "bob"
+
+
 async def test_a_user_that_is_ensured_exists_once_and_has_no_token(
     database: Database, clock: FakeClock
 ) -> None:

@@ -17,6 +17,7 @@ from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.once import OnceOnly
 from miniclaw.session.outbox import Outbox
+from miniclaw.session.search import SearchesText
 from miniclaw.session.turns import TurnStore
 from miniclaw.skills.manager import SkillManager
 from miniclaw.tools.registry import ToolRegistry
@@ -35,6 +36,7 @@ class Core:
     live: LiveTurns
     identities: Identities
     sessions: SessionManager
+    search: SearchesText
     turns: TurnStore
     outbox: Outbox
     once: OnceOnly

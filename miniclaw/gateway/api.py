@@ -16,8 +16,9 @@ from miniclaw.errors import ProtocolError
 from miniclaw.gateway.commands import Commands, skill_rows, tool_rows
 from miniclaw.gateway.http import Route, json_response, user_of
 from miniclaw.gateway.markdown import render_markdown
-from miniclaw.gateway.pages import MAX_PAGE, message_page, session_row
+from miniclaw.gateway.pages import MAX_PAGE, message_page
 from miniclaw.gateway.protocol import has_unreadable
+from miniclaw.session.export import to_json, to_markdown
 from miniclaw.session.mailbox import Mailbox
 
 __all__ = ["Api", "read_json"]
@@ -29,6 +30,16 @@ MAX_HTML_PAGE: Final = 200
 class _DecisionBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
     decision: Decision
+
+
+class _TitleBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    title: str = Field(max_length=1000)
+
+
+class _ForkBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    position: int | None = Field(default=None, ge=-1)
 
 
 class _MemoryBody(BaseModel):
@@ -71,6 +82,10 @@ class Api:
         table: list[tuple[str, str, Any]] = [
             ("GET", "/api/status", self.status),
             ("GET", "/api/sessions", self.sessions),
+            ("PATCH", "/api/sessions/{id}", self.rename),
+            ("DELETE", "/api/sessions/{id}", self.delete_session),
+            ("POST", "/api/sessions/{id}/fork", self.fork),
+            ("GET", "/api/sessions/{id}/export", self.export),
             ("GET", "/api/sessions/{id}/messages", self.messages),
             ("GET", "/api/memories", self.memories),
             ("POST", "/api/memories", self.add_memory),
@@ -111,10 +126,38 @@ class Api:
         )
 
     async def sessions(self, request: web.Request) -> web.Response:
-        """The user's sessions, the latest first."""
-        found = await self._c.sessions.list(user_of(request))
-        rows = [session_row(s, self._commands.phase(s.session_id)) for s in found[:500]]
-        return json_response({"sessions": rows})
+        """The user's sessions, the latest first, or the messages that hold `query`."""
+        query = request.query.get("query", "")[:200]
+        return json_response(await self._commands.sessions.list(user_of(request), query))
+
+    async def rename(self, request: web.Request) -> web.Response:
+        """Give a session a title."""
+        body: _TitleBody = await read_json(request, _TitleBody)
+        actions, session_id = self._commands.sessions, request.match_info["id"]
+        return json_response(await actions.rename(user_of(request), session_id, body.title))
+
+    async def delete_session(self, request: web.Request) -> web.Response:
+        """Remove a session with everything in it."""
+        return json_response(await self._commands.sessions.delete(user_of(request), request.match_info["id"]))
+
+    async def fork(self, request: web.Request) -> web.Response:
+        """A new session with the messages of this one up to a position."""
+        body: _ForkBody = await read_json(request, _ForkBody)
+        actions, session_id = self._commands.sessions, request.match_info["id"]
+        return json_response(await actions.fork(user_of(request), session_id, body.position), status=201)
+
+    async def export(self, request: web.Request) -> web.Response:
+        """A session as a file, `format=markdown` or `json`."""
+        session = await self._commands.sessions.whole(user_of(request), request.match_info["id"])
+        kind = request.query.get("format", "markdown")
+        if kind not in ("markdown", "json"):
+            raise ProtocolError("bad_arguments", "`format` must be markdown or json.")
+        write, ending = (to_markdown, "md") if kind == "markdown" else (to_json, "json")
+        return web.Response(
+            text=await asyncio.to_thread(write, session),
+            content_type=f"text/{kind}" if kind == "markdown" else "application/json",
+            headers={"Content-Disposition": f'attachment; filename="{session.session_id}.{ending}"'},
+        )
 
     async def messages(self, request: web.Request) -> web.Response:
         """A page of a session's log; with `html=1` rendered too, which costs a thread and not the loop."""

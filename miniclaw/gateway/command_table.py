@@ -11,7 +11,7 @@ from miniclaw.errors import ProtocolError
 from miniclaw.gateway.pages import MAX_PAGE
 from miniclaw.gateway.protocol import CommandPayload
 
-__all__ = ["COMMANDS", "Args", "Command", "read_command", "validate"]
+__all__ = ["COMMANDS", "ENTERING", "Args", "Command", "read_command", "validate"]
 
 
 class Args(BaseModel):
@@ -24,6 +24,32 @@ class InSession(Args):
     """A session; the current one when left out."""
 
     session_id: str | None = None
+
+
+class Sessions(Args):
+    """All, or the messages that hold a text."""
+
+    query: str = Field(default="", max_length=200)
+
+
+class Rename(Args):
+    """A session and its title."""
+
+    title: str = Field(max_length=1000)
+    session_id: str | None = None
+
+
+class Fork(Args):
+    """A session, and the message behind which the new one goes on."""
+
+    position: int | None = Field(default=None, ge=-1)
+    session_id: str | None = None
+
+
+class Delete(Args):
+    """A session; never the current one by default."""
+
+    session_id: str
 
 
 class Resume(Args):
@@ -115,7 +141,10 @@ COMMANDS: Final[dict[str, Command]] = {
     "ping": Command(Args, "tells that the gateway is there"),
     "help": Command(Args, "lists the commands"),
     "new": Command(Args, "begins a new session", changes=True),
-    "sessions": Command(Args, "lists your sessions"),
+    "sessions": Command(Sessions, "lists your sessions, or finds a text in them", text="query"),
+    "rename": Command(Rename, "gives the session a title", changes=True, text="title"),
+    "fork": Command(Fork, "begins a new session with the messages so far", changes=True),
+    "delete": Command(Delete, "removes a session with everything in it", changes=True, text="session_id"),
     "resume": Command(
         Resume, "goes on with a session and brings you up to date", changes=False, text="session_id"
     ),
@@ -134,6 +163,10 @@ COMMANDS: Final[dict[str, Command]] = {
     "compact": Command(Compact, "puts a summary in the place of the conversation", True, True, "focus"),
     "model": Command(Model, "shows the models or switches this session", True, True, "name"),
 }
+
+
+ENTERING: Final = frozenset({"new", "resume", "fork"})
+"""Commands after which their session is the connection's current one."""
 
 
 def read_command(text: str) -> CommandPayload | None:

@@ -11,21 +11,27 @@ from miniclaw.agent.turn import TurnRunner
 from miniclaw.errors import ModelError, ProtocolError
 from miniclaw.gateway.command_table import (
     COMMANDS,
+    ENTERING,
     Approve,
     Args,
     Cancel,
+    Delete,
     Deny,
     Forget,
+    Fork,
     History,
     InSession,
     Memories,
     Remember,
+    Rename,
     Resume,
+    Sessions,
     validate,
 )
 from miniclaw.gateway.ingress import Ingress
-from miniclaw.gateway.pages import message_page, session_row
+from miniclaw.gateway.pages import message_page
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
+from miniclaw.gateway.session_actions import SessionActions
 from miniclaw.memory.compaction import summary_request
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session, Turn
@@ -41,6 +47,7 @@ class Commands:
     def __init__(self, core: Core, mailbox: Mailbox) -> None:
         self._c = core
         self._mailbox = mailbox
+        self.sessions = SessionActions(core, mailbox)
         self._ingress: Ingress | None = None
         self._runner: TurnRunner | None = None
 
@@ -72,14 +79,14 @@ class Commands:
             result = await self._c.once.run(key, lambda: action(inbound, args))
         else:
             result = await action(inbound, args)
-        session_id = result.get("session_id") if payload.name in ("new", "resume") else None
+        session_id = result.get("session_id") if payload.name in ENTERING else None
         return Receipt(status="answered", name=payload.name, result=result, session_id=session_id)
 
     async def run_queued(self, session: Session, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """Carry out a command whose turn has come in the mailbox."""
         match name:
             case "clear":
-                await self._c.sessions.update(session, cleared=len(session.messages), summary=None)
+                await self._c.sessions.update(session, cleared=session.next_position, summary=None)
                 return {"session_id": session.session_id}
             case "compact":
                 return await self._compact(session, str(args.get("focus", "")))
@@ -102,9 +109,19 @@ class Commands:
         session = await self._c.sessions.get_or_create(_user(inbound), inbound.channel)
         return {"session_id": session.session_id}
 
-    async def _sessions(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        found = await self._c.sessions.list(_user(inbound))
-        return {"sessions": [session_row(s, self.phase(s.session_id)) for s in found[:500]]}
+    async def _sessions(self, inbound: Inbound, args: Sessions) -> dict[str, Any]:
+        return await self.sessions.list(_scope(inbound), args.query)
+
+    async def _rename(self, inbound: Inbound, args: Rename) -> dict[str, Any]:
+        session = await self._session(inbound, args.session_id)
+        return await self.sessions.rename(_scope(inbound), session.session_id, args.title)
+
+    async def _fork(self, inbound: Inbound, args: Fork) -> dict[str, Any]:
+        session = await self._session(inbound, args.session_id)
+        return await self.sessions.fork(_scope(inbound), session.session_id, args.position)
+
+    async def _delete(self, inbound: Inbound, args: Delete) -> dict[str, Any]:
+        return await self.sessions.delete(_scope(inbound), args.session_id)
 
     async def _resume(self, inbound: Inbound, args: Resume) -> dict[str, Any]:
         session = await self._session(inbound, args.session_id)
@@ -116,7 +133,7 @@ class Commands:
         return {
             "session_id": session.session_id,
             "title": session.title,
-            "state": self.phase(session.session_id),
+            "state": self.sessions.phase(session.session_id),
             "turn_id": running.turn_id if running else None,
         }
 
@@ -205,11 +222,14 @@ class Commands:
         if not history:
             return {"session_id": session.session_id, "messages": 0}
         earlier = (session.metadata.get("summary") or {}).get("text", "")
-        request = summary_request(history, earlier=earlier, focus=focus)
-        response = await self._c.provider.chat(request)
+        window = self._c.settings.context.max_tokens
+        request = summary_request(history, window=window, earlier=earlier, focus=focus)
+        model = session.metadata.get("model")
+        provider = self._c.provider.with_model(model) if model else self._c.provider
+        response = await provider.chat(request)
         if not response.text.strip():
             raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
-        summary = {"text": response.text.strip(), "position": len(session.messages)}
+        summary = {"text": response.text.strip(), "position": session.next_position}
         await self._c.sessions.update(session, summary=summary)
         return {"session_id": session.session_id, "messages": len(history), "summary": summary["text"]}
 
@@ -222,17 +242,9 @@ class Commands:
         current = session.metadata.get("model") or self._c.provider.info.name
         return {"model": current, "models": offered}
 
-    def phase(self, session_id: str) -> str:
-        """`idle`, `running` or `waiting_approval`."""
-        feed = self._c.live.get(session_id)
-        if feed is not None and feed.approval is not None:
-            return "waiting_approval"
-        return "running" if self._mailbox.is_busy(session_id) else "idle"
-
     async def _session(self, inbound: Inbound, session_id: str | None) -> Session:
         wanted = session_id or inbound.session_id
-        scope = inbound.scope or _user(inbound)
-        session = await self._c.sessions.owned(wanted, scope) if wanted else None
+        session = await self._c.sessions.owned(wanted, _scope(inbound)) if wanted else None
         if session is None:
             raise ProtocolError("session_not_found", "There is no such session.")
         return session
@@ -250,6 +262,10 @@ def tool_rows(registry: ToolRegistry) -> list[dict[str, Any]]:
 def skill_rows(skills: SkillManager) -> list[dict[str, Any]]:
     """The skills as lists show them."""
     return [{"name": s.name, "description": s.description, "version": s.version} for s in skills.list()]
+
+
+def _scope(inbound: Inbound) -> str:
+    return inbound.scope or _user(inbound)
 
 
 def _user(inbound: Inbound) -> str:

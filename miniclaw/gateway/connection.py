@@ -192,7 +192,7 @@ class Connection:
             elif receipt.status == "duplicate":
                 self._replay_end(receipt.turn_id)
         elif receipt.status == "answered":
-            if receipt.name in ("new", "resume") and receipt.session_id:
+            if receipt.session_id:
                 self.enter(receipt.session_id)
             result = receipt.result or {}
             self.write(command_result(inbound.msg_id, receipt.name or "", result, target=target).to_json())

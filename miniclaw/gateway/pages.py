@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import format_time
+from miniclaw.session.export import entry_row
 from miniclaw.session.manager import SessionManager
-from miniclaw.session.models import Entry, Session
+from miniclaw.session.models import Session
 
 __all__ = ["MAX_PAGE", "message_page", "session_row"]
 
@@ -40,19 +41,4 @@ async def message_page(
     page = await sessions.storage.load(session_id, last=limit, before=before)
     entries = page.messages if page is not None else []
     more = bool(entries) and entries[0].position > 0
-    return {"messages": [_message(entry) for entry in entries], "more": more}
-
-
-def _message(entry: Entry) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "role": entry.message["role"],
-        "content": entry.message.get("content"),
-        "turn_id": entry.turn_id,
-        "step": entry.step,
-        "position": entry.position,
-        "at": format_time(entry.at),
-    }
-    for name in ("tool_calls", "tool_call_id"):
-        if name in entry.message:
-            row[name] = entry.message[name]
-    return row | (entry.meta or {})
+    return {"messages": [entry_row(entry) for entry in entries], "more": more}

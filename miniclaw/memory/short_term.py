@@ -14,7 +14,8 @@ Message = dict[str, Any]
 ANSWER_SHARE: Final = 0.2
 """The part of the window kept free for the answer and the tools' schemas."""
 LEAST_SHARE: Final = 64
-"""Tokens that every message of a turn too long for the window keeps."""
+"""Tokens that the text of a message keeps, however long its turn is."""
+CUT: Final = "\n[… cut to fit the window]"
 
 
 class ShortTermMemory:
@@ -32,13 +33,24 @@ class ShortTermMemory:
         room = max(0, self._budget - estimate_tokens(system) - MESSAGE_TOKENS)
         chosen, cost = history.tail(room)
         if cost > room:
-            share = max(LEAST_SHARE, room // max(1, len(chosen)))
-            chosen = [_cut(message, share) for message in chosen]
+            chosen = _squeeze(chosen, room)
         return [{"role": "system", "content": system}, *chosen]
 
 
+def _squeeze(messages: list[Message], room: int) -> list[Message]:
+    """One turn that is too long: its results and answers share what the user's text and the calls leave."""
+    fixed = sum(message_tokens(m if m["role"] == "user" else {**m, "content": None}) for m in messages)
+    others = sum(message["role"] != "user" for message in messages)
+    share = max(LEAST_SHARE, (room - fixed) // max(1, others))
+    return [m if m["role"] == "user" else _cut(m, share) for m in messages]
+
+
 def _cut(message: Message, tokens: int) -> Message:
-    """A message shortened to about `tokens`, which is at least as many characters; a user's stays whole."""
-    if message["role"] == "user" or message_tokens(message) <= tokens:
+    """A message whose text is shortened to at most so many tokens."""
+    text = message.get("content") or ""
+    if estimate_tokens(text) <= tokens:
         return message
-    return {**message, "content": (message.get("content") or "")[:tokens] + "\n[… cut to fit the window]"}
+    length = tokens  # a token is seldom less than a character
+    while estimate_tokens(text[:length] + CUT) > tokens and length > 1:
+        length = length * 3 // 4
+    return {**message, "content": text[:length] + CUT}

@@ -117,6 +117,19 @@ class SessionManager:
             await self.storage.save(changed, fence=self._fence)
             session.metadata, session.updated_at = kept, changed.updated_at
 
+    async def fork(self, session: Session, position: int) -> Session:
+        """A new session of the same user with the log up to and with `position`; the old one stays as it is."""
+        copy = await self.get_or_create(session.user_id, session.channel)
+        entries = [
+            Entry(e.turn_id, e.step, e.message, e.at, e.meta)
+            for e in session.messages
+            if e.position <= position
+        ]
+        if entries:
+            await self.append(copy, entries)
+        await self.update(copy, title=session.title or None, forked_from=session.session_id)
+        return copy
+
     async def delete(self, session_id: str) -> bool:
         """Remove a session with everything in it; whether there was one."""
         deleted = await self.storage.delete(session_id)

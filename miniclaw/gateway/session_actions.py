@@ -1,0 +1,79 @@
+"""What a user may do with their own sessions; the same for commands and the HTTP API."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any, Final
+
+from miniclaw.agent.core import Core
+from miniclaw.errors import ProtocolError
+from miniclaw.gateway.pages import session_row
+from miniclaw.session.mailbox import Mailbox
+from miniclaw.session.models import Session
+
+__all__ = ["SessionActions"]
+
+MAX_TITLE: Final = 200
+LISTED: Final = 500
+"""Sessions of one list at most."""
+
+
+class SessionActions:
+    """Each method takes the scope it acts for and finds nothing of anybody else's.
+
+    All raise `ProtocolError` with `session_not_found` for a session that is not the scope's.
+    """
+
+    def __init__(self, core: Core, mailbox: Mailbox) -> None:
+        self._c = core
+        self._mailbox = mailbox
+
+    def phase(self, session_id: str) -> str:
+        """`idle`, `running` or `waiting_approval`."""
+        feed = self._c.live.get(session_id)
+        if feed is not None and feed.approval is not None:
+            return "waiting_approval"
+        return "running" if self._mailbox.is_busy(session_id) else "idle"
+
+    async def list(self, scope: str, query: str = "") -> dict[str, Any]:
+        """The sessions, the latest first; with a query the messages that hold it."""
+        if query:
+            hits = await self._c.search.search(scope, query)
+            return {"sessions": [], "hits": [asdict(hit) for hit in hits]}
+        found = await self._c.sessions.list(scope)
+        return {"sessions": [session_row(s, self.phase(s.session_id)) for s in found[:LISTED]]}
+
+    async def whole(self, scope: str, session_id: str) -> Session:
+        """The session with its log."""
+        if await self._c.sessions.owned(session_id, scope) is not None:
+            session = await self._c.sessions.get(session_id)
+            if session is not None:
+                return session
+        raise ProtocolError("session_not_found", "There is no such session.")
+
+    async def rename(self, scope: str, session_id: str, title: str) -> dict[str, Any]:
+        """Give it a title; an empty one lets the first message be the title again."""
+        session = await self.whole(scope, session_id)
+        await self._c.sessions.update(session, title=" ".join(title.split())[:MAX_TITLE] or None)
+        return session_row(session, self.phase(session_id))
+
+    async def fork(self, scope: str, session_id: str, position: int | None) -> dict[str, Any]:
+        """A new session that goes on behind one message of this one; behind the last one by default."""
+        session = await self.whole(scope, session_id)
+        last = len(session.messages) - 1 if position is None else position
+        if not -1 <= last < len(session.messages):
+            raise ProtocolError("bad_arguments", "`position` must be that of a message of the session.")
+        copy = await self._c.sessions.fork(session, last)
+        return session_row(copy, "idle")
+
+    async def delete(self, scope: str, session_id: str) -> dict[str, Any]:
+        """Remove it with everything in it; not while a turn runs or waits.
+
+        Raises:
+            ProtocolError: `session_busy`.
+        """
+        await self.whole(scope, session_id)
+        if self._mailbox.is_busy(session_id):
+            raise ProtocolError("session_busy", "A turn of this session is running; cancel it first.")
+        await self._c.sessions.delete(session_id)
+        return {"session_id": session_id, "deleted": True}
