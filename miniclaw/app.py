@@ -194,8 +194,9 @@ class MiniClaw:
         settings, db, clock = self.settings, self._db, self._clock
         skills = SkillManager(self._skill_directories())
         memory = LongTermMemory(self.data_dir)
+        built_in = builtin_tools(http_allow=settings.tools.http_allow)
         registry = ToolRegistry(
-            (*builtin_tools(), *memory_tools(memory), *skill_tools(skills)),
+            (*built_in, *memory_tools(memory), *skill_tools(skills)),
             default_timeout=settings.agent.tool_timeout,
             result_chars=settings.tools.result_chars,
         )

@@ -114,6 +114,8 @@ class ToolSettings(_Section):
 
     result_chars: int = Field(default=20_000, ge=500)
     """Characters of a result that the model sees; the whole is kept in the workspace."""
+    http_allow: tuple[str, ...] = ()
+    """`host:port` of the operator's own services that `http_request` may reach though they are private."""
 
 
 class SkillSettings(_Section):

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 pytest_plugins = ["tests.support.browser"]
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
+UNREACHABLE = """[...document.querySelectorAll("#page :is(a, button, textarea)")].every((element) => {
+  element.focus();
+  return document.activeElement !== element;
+})"""
+
 
 async def test_the_printed_address_signs_in_for_good_and_the_token_leaves_the_address_bar(
     tmp_path: Path, chromium: Chromium
@@ -50,9 +55,7 @@ async def test_without_a_login_the_page_says_how_to_get_in_and_lets_nobody_write
         async with chromium.tab(claw.web.url, excuse="refused", locale=locale) as tab:
             await expect(tab.page.get_by_role("alertdialog")).to_contain_text(way_in)
             await expect(tab.page.locator("#gate-again")).to_be_focused()
-            await tab.page.keyboard.press("Tab")
-            await tab.page.keyboard.type("let me in")
-            await expect(tab.field).to_have_value("")
+            assert await tab.page.evaluate(UNREACHABLE)
             await tab.page.goto(f"{claw.web.url}/?token={TOKEN}")
             await tab.is_connected()
             await expect(tab.page.locator("#gate")).to_be_hidden()

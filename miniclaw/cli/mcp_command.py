@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     set_up_logging(loaded, default="warning")
     settings = loaded.settings
     registry = ToolRegistry(
-        builtin_tools(),
+        builtin_tools(http_allow=settings.tools.http_allow),
         default_timeout=settings.agent.tool_timeout,
         result_chars=settings.tools.result_chars,
     )

@@ -1,0 +1,101 @@
+"""The server is killed at each named place of a message's way: one answer, the write at most once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from miniclaw import failpoints
+from tests.support.claw import ServerProcess, server_process
+from tests.support.client import raw_client
+from tests.support.model import FakeModel, Message, Reply
+from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
+
+UNKNOWN_OUTCOME = {"after-sending", "after-sent"}
+"""Where it cannot be known whether the platform has the answer: it may come again, marked."""
+
+
+def environment(model: FakeModel, port: int) -> dict[str, str]:
+    return {
+        "OPENAI_BASE_URL": model.url,
+        "OPENAI_API_KEY": "x",
+        "OPENAI_MODEL": "fake-chat",
+        "GENERIC_WEBHOOK_SECRET": SECRET,
+        "MINICLAW_CHANNELS__GENERIC__USER": "monitor",
+        "MINICLAW_CHANNELS__GENERIC__REPLY_HOSTS": "127.0.0.1",
+        "MINICLAW_TOOLS__HTTP_ALLOW": f"127.0.0.1:{port}",
+        "MINICLAW_APPROVAL__ALLOW": "http_request",
+        "MINICLAW_DELIVERY__RETRY_BASE": "0.01",
+    }
+
+
+def script_for(port: int) -> Any:
+    """Read, write, answer; which step comes next is read off the history, as a model would."""
+
+    def script(messages: list[Message], number: int) -> Reply:
+        results = [m for m in messages if m["role"] == "tool"]
+        if not results:
+            return {"text": "first I count", "calls": [("calculator", {"expression": "37*43"})]}
+        if len(results) == 1:
+            arguments = {"url": f"http://127.0.0.1:{port}/write", "method": "POST", "body": "x"}
+            return {"calls": [("http_request", arguments)]}
+        return {"text": f"{results[0]['content']}; {results[1]['content']}"}
+
+    return script
+
+
+async def deliver(server: ServerProcess, port: int) -> bool:
+    """Send the webhook as its platform would; whether it was acknowledged."""
+    body = json.dumps(
+        {"text": "go", "session": "ops", "reply_url": f"http://127.0.0.1:{port}/reply"}
+    ).encode()
+    url = f"http://127.0.0.1:{server.web_port}/webhooks/in"
+    try:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.post(url, data=body, headers=signed_headers(body)) as reply,
+        ):
+            assert reply.status == 202
+            return True
+    except aiohttp.ClientConnectionError:
+        return False
+
+
+@pytest.mark.parametrize("name", failpoints.NAMES)
+async def test_killed_there_the_message_is_answered_once_and_the_write_runs_at_most_once(
+    name: str, tmp_path: Path
+) -> None:
+    receiver = Receiver()
+    async with receiving(receiver) as port, FakeModel(script_for(port)) as model:
+        env = environment(model, port)
+        async with server_process(tmp_path, env={**env, "MINICLAW_TEST_FAIL_AT": name}) as server:
+            acknowledged = await deliver(server, port)
+            assert await server.wait() == -9, "the server did not come to the fail point"
+            assert acknowledged or name == "after-accept"
+        async with server_process(tmp_path, env=env) as server:
+            assert await deliver(server, port), "the platform's retry is acknowledged"
+            await receiver.wait(1 if name != "after-sent" else 2)
+            async with raw_client(server.gateway_port) as client:
+                await client.command("ping")
+        expected = "1591; "
+        texts = [reply["text"] for reply in receiver.taken]
+        assert all(text.startswith(expected) for text in texts)
+        unmarked = [reply for reply in receiver.taken if not reply.get("possibly_repeated")]
+        assert len(unmarked) <= 1 and len(set(receiver.tried)) == 1
+        assert len(texts) == (2 if name == "after-sent" else 1)
+        assert name in UNKNOWN_OUTCOME or len(unmarked) == 1
+        assert receiver.writes <= 1
+        if name == "in-write-tool":
+            assert "not known whether it happened" in texts[0]
+        else:
+            assert receiver.writes == 1
+        assert model.refused == [], "the model was sent an illegal history"
+
+
+def test_an_unknown_fail_point_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no fail point"):
+        failpoints.arm("nowhere")
