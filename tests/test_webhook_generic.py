@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
-import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,41 +13,25 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
-from miniclaw.channel.platforms.generic import GenericPlatform, sign
+from miniclaw.channel.platforms.generic import GenericPlatform
 from miniclaw.channel.webhook import Answer, WebhookRequest
 from miniclaw.config import GenericWebhookSettings
 from miniclaw.errors import ConfigError, ProtocolError
 from tests.support.claw import running_claw
 from tests.support.model import last_user
+from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
 
-KEY = b"miniclaw-generic-webhook-secret!"
-SECRET = "whsec_" + base64.b64encode(KEY).decode()
 OTHER = "whsec_" + base64.b64encode(b"another-secret-of-the-operator").decode()
 
 
 async def echo(messages: list[Message]) -> LLMResponse:
     return LLMResponse(text=f"echo: {last_user(messages)}")
-
-
-def headers_for(
-    body: bytes, *, message_id: str = "msg_1", key: bytes = KEY, at: float | None = None
-) -> dict[str, str]:
-    """Signature headers made independently of the code under test."""
-    timestamp = str(int(time.time() if at is None else at))
-    digest = hmac.new(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
-    return {
-        "webhook-id": message_id,
-        "webhook-timestamp": timestamp,
-        "webhook-signature": "v1," + base64.b64encode(digest).decode(),
-        "Content-Type": "application/json",
-    }
 
 
 @asynccontextmanager
@@ -75,7 +57,7 @@ async def post(
 ) -> tuple[int, Any]:
     """POST a signed body; its status and JSON."""
     raw = json.dumps(body).encode()
-    async with http.post(url, data=raw, headers=headers_for(raw, **signing)) as response:
+    async with http.post(url, data=raw, headers=signed_headers(raw, **signing)) as response:
         text = await response.text()
         return response.status, json.loads(text) if text else None
 
@@ -127,7 +109,7 @@ async def test_a_spoilt_signature_is_401_without_a_reason_and_starts_nothing(
 ) -> None:
     async with hooked(tmp_path, []) as (claw, http, url):
         raw = b'{"text":"x"}'
-        async with http.post(url, data=raw, headers=spoil(headers_for(raw))) as response:
+        async with http.post(url, data=raw, headers=spoil(signed_headers(raw))) as response:
             assert (response.status, await response.text()) == (401, "")
         assert await claw.sessions.list() == []
 
@@ -144,7 +126,7 @@ async def test_a_time_outside_the_window_is_401_in_both_directions(tmp_path: Pat
 )
 async def test_what_is_signed_and_unreadable_is_400(tmp_path: Path, body: bytes) -> None:
     async with hooked(tmp_path, []) as (claw, http, url):
-        async with http.post(url, data=body, headers=headers_for(body)) as response:
+        async with http.post(url, data=body, headers=signed_headers(body)) as response:
             assert response.status == 400
         assert await claw.sessions.list() == []
 
@@ -171,47 +153,6 @@ def test_a_useless_configuration_is_refused_at_start(settings: dict[str, str]) -
         GenericPlatform(GenericWebhookSettings.model_validate(settings), clock=time.time)
 
 
-class Receiver:
-    """A program that takes replies: checks their signature, answers by a list of statuses, and counts."""
-
-    def __init__(self, statuses: list[int] | None = None) -> None:
-        self.statuses = statuses or []
-        self.taken: list[dict[str, Any]] = []
-        self.tried: list[str] = []
-        self.got = asyncio.Semaphore(0)
-
-    async def handle(self, request: web.Request) -> web.Response:
-        raw = await request.read()
-        message_id, timestamp = request.headers["webhook-id"], request.headers["webhook-timestamp"]
-        assert sign(KEY, message_id, timestamp, raw) in request.headers["webhook-signature"].split()
-        self.tried.append(message_id)
-        status = self.statuses.pop(0) if self.statuses else 200
-        if status == 200:
-            self.taken.append(json.loads(raw))
-        self.got.release()
-        return web.Response(status=status)
-
-
-@asynccontextmanager
-async def receiving(receiver: Receiver, port: int = 0) -> AsyncIterator[int]:
-    """The receiver on a port."""
-    app = web.Application()
-    app.router.add_post("/reply", receiver.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
-    try:
-        yield int(runner.addresses[0][1])
-    finally:
-        await runner.cleanup()
-
-
-async def wait_for(receiver: Receiver, tries: int) -> None:
-    async with asyncio.timeout(20):
-        for _ in range(tries):
-            await receiver.got.acquire()
-
-
 QUICK = {"delivery.retry_base": 0.01, "delivery.retry_max": 0.02}
 
 
@@ -224,7 +165,7 @@ async def test_the_reply_is_posted_signed_to_an_allowed_host_and_retried_under_o
         async with hooked(tmp_path, [echo], reply_hosts=hosts, **QUICK) as (claw, http, url):
             body = {"text": "hi", "session": "ops", "reply_url": f"http://127.0.0.1:{port}/reply"}
             ids = (await post(http, url, body))[1]
-            await wait_for(receiver, 3)
+            await receiver.wait(3)
     assert receiver.tried == [f"{ids['turn_id']}.0"] * 3
     assert [(t["text"], t.get("possibly_repeated")) for t in receiver.taken] == [("echo: hi", True)]
     assert receiver.taken[0]["session"] == "ops"
@@ -239,7 +180,7 @@ async def test_replies_of_one_conversation_keep_their_order_though_the_first_mus
             for number in range(3):
                 body = {"text": str(number), "session": "ops", "reply_url": f"http://127.0.0.1:{port}/reply"}
                 await post(http, url, body, message_id=f"m{number}")
-            await wait_for(receiver, 5)
+            await receiver.wait(5)
     assert [t["text"] for t in receiver.taken] == ["echo: 0", "echo: 1", "echo: 2"]
 
 
@@ -252,7 +193,7 @@ async def test_a_permanent_refusal_ends_in_the_dead_letter_list_and_does_not_blo
             for number in range(2):
                 body = {"text": str(number), "session": "ops", "reply_url": f"http://127.0.0.1:{port}/reply"}
                 await post(http, url, body, message_id=f"m{number}")
-            await wait_for(receiver, 2)
+            await receiver.wait(2)
             async with asyncio.timeout(20):
                 while [d.state for d in claw.outbox.of_user("monitor")] != ["dead"]:
                     await asyncio.sleep(0.01)
@@ -271,7 +212,7 @@ async def test_a_reply_that_could_not_be_sent_before_a_restart_is_sent_after_it(
             while not [d for d in claw.outbox.of_user("monitor") if d.error]:
                 await asyncio.sleep(0.01)
     async with receiving(receiver, port), hooked(tmp_path, [], reply_hosts=("127.0.0.1",), **slow):
-        await wait_for(receiver, 1)
+        await receiver.wait(1)
     assert [t["text"] for t in receiver.taken] == ["echo: hi"]
 
 
@@ -309,7 +250,7 @@ async def test_nobody_can_be_asked_so_a_write_tool_is_denied_at_once_with_the_wa
         async with hooked(tmp_path, [call, last], reply_hosts=("127.0.0.1",)) as (_, http, url):
             body = {"text": "x", "session": "s", "reply_url": f"http://127.0.0.1:{port}/reply"}
             await post(http, url, body)
-            await wait_for(receiver, 1)
+            await receiver.wait(1)
     assert "--allow memory_delete" in told[0]
 
 
@@ -320,7 +261,7 @@ def platform() -> GenericPlatform:
 
 @given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(1, 255))
 def test_any_change_of_a_signed_body_is_refused(body: bytes, place: int, change: int) -> None:
-    headers = headers_for(body, at=1000)
+    headers = signed_headers(body, at=1000)
     platform().verify(WebhookRequest(method="POST", headers=headers, query={}, body=body, now=1000))
     changed = bytearray(body or b"\0")
     changed[place % len(changed)] ^= change

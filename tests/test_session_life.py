@@ -1,0 +1,157 @@
+"""Sessions from their first message to their deletion: by command and over HTTP, each user their own."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.scripted import ScriptedProvider
+from tests.support.claw import TOKEN, running_claw
+from tests.support.client import raw_client
+from tests.support.model import last_user
+
+AUTH = {"Authorization": f"Bearer {TOKEN}"}
+
+
+async def echo(messages: list[Message]) -> LLMResponse:
+    return LLMResponse(text=f"echo: {last_user(messages)}")
+
+
+async def call(http: aiohttp.ClientSession, method: str, url: str, **options: Any) -> tuple[int, Any]:
+    async with http.request(method, url, headers=AUTH, **options) as response:
+        text = await response.text()
+        return response.status, json.loads(text) if response.content_type == "application/json" else text
+
+
+async def test_a_session_is_titled_by_its_first_line_renamed_found_forked_exported_and_deleted(
+    tmp_path: Path,
+) -> None:
+    provider = ScriptedProvider([echo, echo, echo])
+    async with running_claw(tmp_path, provider, web=True) as claw:
+        assert claw.gateway is not None and claw.web is not None
+        base = f"http://127.0.0.1:{claw.web.port}/api/sessions"
+        async with raw_client(claw.gateway.port or 0) as client, aiohttp.ClientSession() as http:
+            session_id = (await client.say("龙井茶怎么泡\n第二行"))["session_id"]
+            await client.say("and how long?", session_id=session_id)
+            rows = (await client.command("sessions"))["sessions"]
+            assert [row["title"] for row in rows] == ["龙井茶怎么泡"]
+
+            _, renamed = await call(http, "PATCH", f"{base}/{session_id}", json={"title": "  茶 \n 道 "})
+            assert renamed["title"] == "茶 道"
+            assert (await client.command("rename", {"title": "茶道"}))["title"] == "茶道"
+
+            for query in ("龙井", "怎么", "HOW LONG"):
+                _, found = await call(http, "GET", f"{base}?query={query}")
+                assert {hit["session_id"] for hit in found["hits"]} == {session_id}, query
+            assert (await client.command("sessions", {"query": "%"}))["hits"] == []
+
+            status, fork = await call(http, "POST", f"{base}/{session_id}/fork", json={"position": 1})
+            assert status == 201 and fork["title"] == "茶道"
+            await client.say("something else", session_id=fork["session_id"])
+            _, page = await call(http, "GET", f"{base}/{fork['session_id']}/messages")
+            assert [m["content"] for m in page["messages"]] == [
+                "龙井茶怎么泡\n第二行",
+                "echo: 龙井茶怎么泡\n第二行",
+                "something else",
+                "echo: something else",
+            ]
+            _, old = await call(http, "GET", f"{base}/{session_id}/messages")
+            assert len(old["messages"]) == 4, "the forked session is as it was"
+
+            _, exported = await call(http, "GET", f"{base}/{session_id}/export?format=json")
+            assert exported["title"] == "茶道" and len(exported["messages"]) == 4
+            _, markdown = await call(http, "GET", f"{base}/{session_id}/export")
+            assert markdown.startswith("# 茶道\n") and "echo: and how long?" in markdown
+
+            assert await call(http, "DELETE", f"{base}/{session_id}") == (
+                200,
+                {"session_id": session_id, "deleted": True},
+            )
+            assert (await call(http, "GET", f"{base}/{session_id}/messages"))[0] == 404
+            assert (await client.command("delete", {"session_id": fork["session_id"]}))["deleted"] is True
+            assert (await client.command("sessions"))["sessions"] == []
+    database = sqlite3.connect(tmp_path / "miniclaw.db")
+    tables = ("entries", "turns", "sessions", "approvals", "deliveries")
+    counts = {table: database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
+    database.close()
+    assert counts == dict.fromkeys(tables, 0)
+
+
+async def test_a_session_with_a_running_turn_is_not_deleted(tmp_path: Path) -> None:
+    wait = LLMResponse(tool_calls=(ToolCall.of("c", "memory_delete", {"memory_id": "mem_a"}),))
+    async with running_claw(tmp_path, ScriptedProvider([wait])) as claw:
+        assert claw.gateway is not None
+        async with raw_client(claw.gateway.port or 0) as client:
+            receipt = await client.receipt(await client.send("text", {"text": "go"}))
+            await client.until(lambda f: f["payload"].get("name") == "approval.requested")
+            refused = await client.command("delete", {"session_id": receipt["session_id"]})
+            assert refused["code"] == "session_busy"
+            await client.command("cancel", {"turn_id": receipt["turn_id"]})
+            await client.end(receipt["turn_id"])
+            assert (await client.command("delete", {"session_id": receipt["session_id"]}))["deleted"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("PATCH", "", {"title": "mine"}),
+        ("DELETE", "", None),
+        ("POST", "/fork", {}),
+        ("GET", "/export", None),
+        ("GET", "/messages", None),
+    ],
+)
+async def test_another_users_session_is_not_there(tmp_path: Path, method: str, path: str, body: Any) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([]), web=True) as claw:
+        assert claw.web is not None
+        session = await claw.sessions.get_or_create("alice", "web")
+        url = f"http://127.0.0.1:{claw.web.port}/api/sessions/{session.session_id}{path}"
+        async with aiohttp.ClientSession() as http:
+            assert (await call(http, method, url, json=body))[0] == 404
+        assert await claw.sessions.get(session.session_id) is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [("/fork", {"position": 99}, 400), ("/fork", {"x": 1}, 400), ("/export?format=pdf", None, 400)],
+)
+async def test_bad_arguments_are_named(tmp_path: Path, path: str, body: Any, status: int) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([]), web=True) as claw:
+        assert claw.web is not None
+        session = await claw.sessions.get_or_create("owner", "web")
+        url = f"http://127.0.0.1:{claw.web.port}/api/sessions/{session.session_id}{path}"
+        async with aiohttp.ClientSession() as http:
+            method = "POST" if body is not None else "GET"
+            assert (await call(http, method, url, json=body))[0] == status
+
+
+async def test_an_idle_session_past_its_ttl_is_deleted_and_the_next_message_begins_a_new_one(
+    tmp_path: Path,
+) -> None:
+    ttl = {"storage.session_ttl": {"library": 0.001}}
+    async with running_claw(tmp_path, ScriptedProvider([echo, echo]), arguments=ttl) as claw:
+        events = [event async for event in claw.ask("hello")]
+        session_id = events[-1]["session_id"]
+        assert await claw.sessions.cleanup_expired(lambda busy: True) == 0
+        assert await claw.sessions.cleanup_expired(claw.mailbox.is_busy) == 1
+        assert await claw.sessions.get(session_id) is None
+        again = [event async for event in claw.ask("hello again")]
+        assert again[-1]["session_id"] != session_id
+
+
+async def test_a_tool_result_full_of_fences_does_not_break_the_exported_markdown(tmp_path: Path) -> None:
+    use = LLMResponse(tool_calls=(ToolCall.of("c", "load_skill", {"name": "skill-writer"}),))
+    async with running_claw(tmp_path, ScriptedProvider([use, echo])) as claw:
+        events = [event async for event in claw.ask("write")]
+        session = await claw.sessions.get(events[-1]["session_id"])
+        assert session is not None
+        from miniclaw.session.export import to_markdown
+
+        session.messages[2].message["content"] = "```\ncode\n```"
+        assert "````\n```\ncode\n```\n````" in to_markdown(session)
