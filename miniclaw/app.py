@@ -33,7 +33,7 @@ from miniclaw.gateway.server import GatewayServer
 from miniclaw.identity import Identities, is_user_id
 from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.tools import memory_tools
-from miniclaw.rundir import RunDir, RunningGateway, private_directory, read_or_make_token
+from miniclaw.rundir import RunDir, RunningGateway, read_or_make_token
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.once import OnceOnly
@@ -105,7 +105,6 @@ class MiniClaw:
         """Set when a part that must run for ever has ended; the process should be started again."""
 
     async def __aenter__(self) -> Self:
-        private_directory(self.data_dir)
         self._rundir.acquire()
         try:
             await self._start()
@@ -178,8 +177,9 @@ class MiniClaw:
         await self._build_channels(core)
         for channel in self.channels.values():
             await channel.start()
-        await self._recover()
         await self.dispatcher.start()
+        await self._recover()
+        # No await from here on: who has entered can add tools before a turn of a former process goes on.
         for channel in self.channels.values():
             self._spawn(pump(channel, self.router))
         self._spawn(self._keep_house())

@@ -51,7 +51,7 @@ async def test_a_write_is_asked_for_shown_and_runs_after_a_yes(tmp_path: Path) -
         asked = await question(claw)
         assert (asked.tool, asked.arguments, asked.turn_id) == ("zap", {"at": "a"}, receipt.turn_id)
         assert asked.short_id == asked.approval_id[-6:]
-        await eventually(lambda: claw.commands.phase(receipt.session_id or "") == "waiting_approval")
+        await eventually(lambda: claw.commands.sessions.phase(receipt.session_id or "") == "waiting_approval")
         assert tool.ran == []
         await claw.desk.decide(asked.short_id, "owner", "once")
         await outcome(claw, receipt.turn_id)
@@ -241,7 +241,7 @@ async def test_an_open_question_is_asked_again_under_the_same_id_after_a_restart
         await eventually(lambda: claw.live.get(receipt.session_id or ""))
         after = await question(claw)
         assert (after.approval_id, after.expires_at) == (before.approval_id, before.expires_at)
-        await eventually(lambda: claw.commands.phase(receipt.session_id or "") == "waiting_approval")
+        await eventually(lambda: claw.commands.sessions.phase(receipt.session_id or "") == "waiting_approval")
         await claw.desk.decide(after.approval_id, "owner", "once")
         assert (await outcome(claw, receipt.turn_id))["data"]["text"] == "done"
         assert (tool.ran, len(provider.requests)) == (["a"], 1)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import WebSocketRoute, expect
 
-from miniclaw.agent.demo import DemoProvider
+from miniclaw.agent.providers import LLMResponse, Message
+from miniclaw.agent.scripted import ScriptedProvider
 from tests.support.claw import running_claw, server_process
 from tests.support.model import FakeModel, Reply, last_user
 
@@ -137,17 +138,44 @@ async def test_messages_written_while_the_server_is_away_are_sent_exactly_once_a
         assert [last_user(request["messages"]) for request in model.requests] == ["一", "二", "三"]
 
 
-async def test_the_first_message_of_a_chat_written_offline_survives_a_reload_and_is_taken_once(
-    tmp_path: Path, chromium: Chromium
+@pytest.mark.parametrize("way", ["reconnect", "reload", "bare address"])
+async def test_a_first_message_whose_receipt_was_lost_is_sent_again_and_taken_once(
+    tmp_path: Path, chromium: Chromium, way: str
 ) -> None:
-    async with running_claw(tmp_path, DemoProvider(pace=0), web=True) as claw:
-        async with chromium.tab(claw, excuse="offline") as tab:
-            await tab.is_connected()
-            await tab.page.context.set_offline(True)
-            await expect(tab.page.locator("#connection")).to_contain_text("网络已断开")
-            await tab.send("37*43 等于多少")
-            await tab.page.context.set_offline(False)
-            await tab.page.reload()
-            await tab.ended(1)
-            assert "1591" in await tab.prose()
-            assert len(await claw.sessions.list()) == 1
+    asked, lines = asyncio.Event(), list[WebSocketRoute]()
+
+    async def answer(messages: list[Message]) -> LLMResponse:
+        asked.set()
+        return LLMResponse(text="在。")
+
+    def lose(line: WebSocketRoute) -> None:
+        """On the first line nothing comes back once a text was sent."""
+        server, is_first = line.connect_to_server(), not lines
+        lines.append(line)
+        said = asyncio.Event()
+
+        def to_server(frame: str | bytes) -> None:
+            if '"msg_type":"text"' in str(frame):
+                said.set()
+            server.send(frame)
+
+        line.on_message(to_server)
+        server.on_message(lambda frame: None if is_first and said.is_set() else line.send(frame))
+
+    provider = ScriptedProvider([answer])
+    async with running_claw(tmp_path, provider, web=True) as claw, chromium.tab(claw) as tab:
+        home = tab.page.url
+        await tab.page.route_web_socket("**/ws*", lose)
+        await tab.page.reload()
+        await tab.is_connected()
+        await tab.send("在吗？")
+        await asyncio.wait_for(asked.wait(), 20)
+        await expect(tab.turns.last).to_contain_text("正在发送…")
+        if way == "reconnect":
+            await lines[0].close()
+        else:
+            await (tab.page.reload() if way == "reload" else tab.page.goto(home))
+        await tab.ended(1)
+        assert await tab.prose() == "在。"
+        await expect(tab.turns.locator(".bubble")).to_have_text(["在吗？"])
+        assert len(provider.requests) == len(await claw.sessions.list()) == 1

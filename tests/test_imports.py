@@ -18,7 +18,7 @@ PACKAGE = ROOT / "miniclaw"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("", "lazy", "errors", "config", "metrics", "text", "db", "rundir"),
+    ("", "lazy", "failpoints", "errors", "config", "metrics", "text", "db", "rundir"),
     ("gateway.protocol", "gateway.events", "channel.base"),
     ("identity", "session"),
     ("tools",),

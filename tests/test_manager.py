@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sqlite3
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from miniclaw.errors import ProtocolError, StaleFence, StorageError, StorageUnav
 from miniclaw.gateway.pages import message_page, session_row
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session
+from miniclaw.session.search import SQLiteSearch
 from miniclaw.session.sqlite import SQLiteStorage
 from miniclaw.session.storage import InMemoryStorage, SessionStorage
 from tests.support.core import START, FakeClock, make_session, open_database
@@ -269,6 +272,50 @@ async def test_changes_made_at_once_are_all_kept(manager: SessionManager, storag
     assert stored.metadata == session.metadata == {f"key{n}": n for n in range(10)}
 
 
+# --- going on elsewhere ----------------------------------------------------------------------------------
+
+
+async def test_a_fork_has_the_log_up_to_a_message_and_the_old_session_stays_as_it_is(
+    manager: SessionManager, storage: SessionStorage
+) -> None:
+    session = await manager.get_or_create("ann", "web")
+    await manager.append(session, [entry(f"t{n}", content=str(n)) for n in range(4)])
+    await manager.update(session, title="old", model="m")
+    copy = await manager.fork(session, 1)
+    await manager.append(copy, [entry("new", content="new")])
+    for found in (copy, await storage.load(copy.session_id)):
+        assert contents(found) == ["0", "1", "new"]
+        assert found is not None and found.metadata == {"title": "old", "forked_from": session.session_id}
+    assert (copy.user_id, copy.channel) == ("ann", "web")
+    for found in (session, await storage.load(session.session_id)):
+        assert contents(found) == ["0", "1", "2", "3"]
+        assert found is not None and found.metadata == {"title": "old", "model": "m"}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "position", "seen"),
+    [
+        ({}, 3, ["0", "1", "2", "3"]),
+        ({}, -1, []),
+        ({"cleared": 2}, 3, ["2", "3"]),
+        ({"cleared": 2}, 2, ["2"]),
+        ({"cleared": 2}, 1, ["0", "1"]),
+        ({"summary": {"text": "…", "position": 3}}, 3, ["3"]),
+        ({"cleared": 1, "summary": {"text": "…", "position": 3}}, 3, ["3"]),
+    ],
+)
+async def test_a_fork_shows_the_model_what_the_old_session_showed_it(
+    manager: SessionManager, metadata: dict[str, Any], position: int, seen: list[str]
+) -> None:
+    session = await manager.get_or_create("ann", "web")
+    await manager.append(session, [entry(f"t{n}", content=str(n)) for n in range(4)])
+    await manager.update(session, **metadata)
+    copy = await manager.fork(session, position)
+    assert [message["content"] for message in copy.history().messages()] == seen
+    has_summary = "summary" in metadata and len(seen) < position + 1
+    assert (copy.metadata.get("summary") or {}).get("text") == ("…" if has_summary else None)
+
+
 # --- deleting and expiring --------------------------------------------------------------------------------
 
 
@@ -416,3 +463,73 @@ async def test_the_page_of_an_empty_session_is_empty(manager: SessionManager) ->
     session = await manager.get_or_create("ann", "web")
     page = await message_page(manager, session.session_id, "ann", before=None, limit=1)
     assert page == {"messages": [], "more": False}
+
+
+# --- finding words ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def searched(database: Database, clock: FakeClock) -> SQLiteSearch:
+    manager = SessionManager(SQLiteStorage(database), clock=clock)
+    for user_id, texts in (
+        ("ann", ["Meet at NOON", "100%_sure!", "西湖的水面有多大"]),
+        ("bob", ["noon, bob"]),
+    ):
+        session = await manager.get_or_create(user_id, "web")
+        await manager.append(session, [entry(f"t{n}", content=text) for n, text in enumerate(texts)])
+        await manager.update(session, title=f"of {user_id}")
+    return SQLiteSearch(database)
+
+
+@pytest.mark.parametrize(
+    ("text", "excerpts"),
+    [
+        ("noon", ["Meet at NOON"]),
+        ("西湖", ["西湖的水面有多大"]),
+        ("%", ["100%_sure!"]),
+        ("_", ["100%_sure!"]),
+        ("!", ["100%_sure!"]),
+        ("0%_s", ["100%_sure!"]),
+        ("x%y", []),
+        ("bob", []),
+        ("role", []),
+        ("x" * 60_000, []),
+    ],
+)
+async def test_words_are_found_in_the_users_own_messages_as_they_stand(
+    searched: SQLiteSearch, text: str, excerpts: list[str]
+) -> None:
+    hits = await searched.search("ann", text)
+    assert [hit.excerpt for hit in hits] == excerpts
+    assert all(hit.title == "of ann" for hit in hits)
+
+
+async def test_damaged_rows_are_passed_over_by_a_search(searched: SQLiteSearch, database: Database) -> None:
+    damage = (
+        "UPDATE entries SET body = '{' WHERE turn_id = 't1'",
+        "UPDATE sessions SET metadata = '{' WHERE user_id = 'ann'",
+    )
+    for statement in damage:
+        await database.write(partial(run, statement=statement))
+    hits = await searched.search("ann", "noon")
+    assert [(hit.excerpt, hit.title, hit.position) for hit in hits] == [("Meet at NOON", "", 0)]
+
+
+def run(connection: sqlite3.Connection, statement: str) -> int:
+    return connection.execute(statement).rowcount
+
+
+async def test_only_so_many_hits_are_given_and_an_excerpt_is_one_short_line_around_the_word(
+    manager: SessionManager, database: Database
+) -> None:
+    manager = SessionManager(SQLiteStorage(database), clock=FakeClock())
+    session = await manager.get_or_create("ann", "web")
+    await manager.append(
+        session, [entry(f"t{n}", content=f"{'a ' * 200}\nneedle\n{'b ' * 200}") for n in range(30)]
+    )
+    hits = await SQLiteSearch(database).search("ann", "NEEDLE", limit=5)
+    assert [hit.position for hit in hits] == [29, 28, 27, 26, 25]
+    for hit in hits:
+        assert "needle" in hit.excerpt and "\n" not in hit.excerpt
+        assert len(hit.excerpt) <= 130
+        assert hit.excerpt.startswith("…") and hit.excerpt.endswith("…")

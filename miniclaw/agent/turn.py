@@ -94,20 +94,22 @@ class TurnRunner:
 
     async def settle_cancelled(self, turn: Turn) -> None:
         """End a turn that was cancelled before it began; does nothing if it has ended."""
-        self._cancelled.discard(turn.turn_id)
         stored = self._c.turns.get(turn.turn_id)
         session = await self._c.sessions.get(turn.session_id)
-        if stored is None or session is None or not stored.cancel_requested or stored.outcome:
-            return
-        # A feed of its own: the session's may be that of the turn that runs.
-        feed = TurnFeed(
-            self._c.live.bus,
-            session_id=turn.session_id,
-            turn_id=turn.turn_id,
-            attempt=stored.attempt,
-            channel=turn.channel,
-        )
-        await self._ending.end(turn, session, feed, Outcome("cancelled", {"text": ""}), None)
+        try:
+            if stored is None or session is None or not stored.cancel_requested or stored.outcome:
+                return
+            # A feed of its own: the session's may be that of the turn that runs.
+            feed = TurnFeed(
+                self._c.live.bus,
+                session_id=turn.session_id,
+                turn_id=turn.turn_id,
+                attempt=stored.attempt,
+                channel=turn.channel,
+            )
+            await self._ending.end(turn, session, feed, Outcome("cancelled", {"text": ""}), None)
+        finally:
+            self._cancelled.discard(turn.turn_id)  # no earlier: until the end another cancel may come
 
     async def _outcome(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
         """What the attempt comes to; a task of its own, which is all that a cancel interrupts."""

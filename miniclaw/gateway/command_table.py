@@ -173,11 +173,11 @@ def read_command(text: str) -> CommandPayload | None:
     """The command of a typed text such as `/remember I like tea`; `None` when it is none of ours."""
     if text[:1] not in ("/", "!"):
         return None
-    word, _, rest = text[1:].partition(" ")
+    word = text[1:].split(maxsplit=1)[0] if text[1:].strip() else ""
     command = COMMANDS.get(word)
-    if command is None:
+    if command is None or not text.startswith(word, 1):
         return None
-    rest = rest.strip()
+    rest = text[1 + len(word) :].strip()
     args: dict[str, Any] = {command.text: rest} if command.text and rest else {}
     if word == "approve" and rest:
         reference, *scope = rest.split()

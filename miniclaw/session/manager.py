@@ -120,14 +120,16 @@ class SessionManager:
     async def fork(self, session: Session, position: int) -> Session:
         """A new session of the same user with the log up to and with `position`; the old one stays as it is."""
         copy = await self.get_or_create(session.user_id, session.channel)
-        entries = [
-            Entry(e.turn_id, e.step, e.message, e.at, e.meta)
-            for e in session.messages
-            if e.position <= position
-        ]
-        if entries:
-            await self.append(copy, entries)
-        await self.update(copy, title=session.title or None, forked_from=session.session_id)
+        kept = [entry for entry in session.messages if entry.position <= position]
+        if kept:
+            await self.append(copy, [Entry(e.turn_id, e.step, e.message, e.at, e.meta) for e in kept])
+        metadata: dict[str, Any] = {"title": session.title or None, "forked_from": session.session_id}
+        if 0 < session.start <= position:
+            # What the model does not see any more it does not see in the copy either.
+            hidden = sum(entry.position < session.start for entry in kept)
+            summary = session.metadata.get("summary")
+            metadata |= {"cleared": hidden, "summary": summary and {**summary, "position": hidden}}
+        await self.update(copy, **metadata)
         return copy
 
     async def delete(self, session_id: str) -> bool:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from miniclaw.db import Database
+from miniclaw.session.sqlite import read_metadata
 
 __all__ = ["Hit", "SQLiteSearch", "SearchesText"]
 
 EXCERPT: Final = 120
 """Characters of a hit's excerpt, about."""
+LONGEST: Final = 1000
+"""Characters of a text that are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +46,10 @@ class SQLiteSearch:
 
     async def search(self, user_id: str, text: str, *, limit: int = 20) -> list[Hit]:
         """See `SearchesText.search`."""
-        pattern = "%" + re.sub(r"([%_!])", r"!\1", text) + "%"
+        pattern = "%" + re.sub(r"([%_!])", r"!\1", text[:LONGEST]) + "%"
+        content = "CASE WHEN json_valid(e.body) THEN json_extract(e.body, '$.message.content') END"
         rows = await self._db.read_many(
-            "SELECT e.session_id, s.metadata, e.position, json_extract(e.body, '$.message.content') AS content "
+            f"SELECT e.session_id, s.metadata, e.position, {content} AS content "
             "FROM sessions s JOIN entries e USING (session_id) WHERE s.user_id = ? "
             "AND content LIKE ? ESCAPE '!' ORDER BY s.updated_at DESC, e.position DESC LIMIT ?",
             (user_id, pattern, limit),
@@ -54,7 +57,7 @@ class SQLiteSearch:
         return [
             Hit(
                 session_id=row[0],
-                title=str(json.loads(row[1]).get("title") or ""),
+                title=str(read_metadata(row[0], row[1]).get("title") or ""),
                 position=row[2],
                 excerpt=_excerpt(row[3], text),
             )

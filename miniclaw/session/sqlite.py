@@ -15,7 +15,7 @@ from miniclaw.errors import StaleFence, StorageError
 from miniclaw.session.models import Entry, Session
 from miniclaw.session.storage import SessionStorage
 
-__all__ = ["SQLiteStorage", "append_entries", "check_fence", "insert_session"]
+__all__ = ["SQLiteStorage", "append_entries", "check_fence", "insert_session", "read_metadata"]
 
 logger = logging.getLogger(__name__)
 
@@ -157,11 +157,11 @@ def _session(row: tuple[Any, ...]) -> Session:
         thread=row[4],
         created_at=row[5],
         updated_at=row[6],
-        metadata=_metadata(row[0], row[7]),
+        metadata=read_metadata(row[0], row[7]),
     )
 
 
-def _metadata(session_id: str, text: str) -> dict[str, Any]:
+def read_metadata(session_id: str, text: str) -> dict[str, Any]:
     """The metadata of a row; without one that can be read the session still has its log."""
     try:
         value = from_json(text)

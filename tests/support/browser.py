@@ -40,7 +40,6 @@ addEventListener("securitypolicyviolation", (event) => report(`CSP: ${event.viol
 """
 EXCUSED = {
     "lost": re.compile(r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"),
-    "offline": re.compile(r"ERR_INTERNET_DISCONNECTED"),
     "refused": re.compile(r"401 \(Unauthorized\)|HTTP Authentication failed"),
 }
 """What Chromium itself writes to the console while no server is there, or one that wants a login."""
@@ -80,6 +79,7 @@ class Tab:
         """Wait until this many turns are shown, all of them have ended, and all text is rendered."""
         await expect(self.turns).to_have_count(count)
         await expect(self.thread.locator(".turn[data-state=ended]")).to_have_count(count)
+        await self.page.evaluate("new Promise(requestAnimationFrame)")  # what streams is painted in frames
         await expect(self.thread.locator(".open:not(:empty)")).to_have_count(0)
 
     async def ask(self, text: str) -> str:

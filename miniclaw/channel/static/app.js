@@ -46,6 +46,7 @@ $("sessions").addEventListener("click", (event) => event.target.closest("a") && 
 wire.retry();
 getStatus().then((about) => status.about(about), () => {});
 sidebar.load().catch(() => {});
+if (!location.hash && outbox.adopted) history.replaceState(null, "", `#${outbox.adopted}`);
 route();
 
 /** The address names the chat: `#ses_…`, or nothing for one that begins. */

@@ -40,6 +40,11 @@ export class Outbox {
     return this.#entries.find((entry) => !entry.session)?.draft;
   }
 
+  /** The session that such a draft had just got: the address of a page that was being left could not take it in. */
+  get adopted() {
+    return this.#entries.find((entry) => entry.draft && entry.session)?.session;
+  }
+
   /** Send what waits, in order, one after the other. */
   async flush() {
     if (this.#running) return;

@@ -1,0 +1,586 @@
+"""Faults at any moment: cancels, failing storage, clean stops and `kill -9`. No turn is lost, none ends twice."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from miniclaw import db
+from miniclaw.agent.providers import LLMResponse, Message
+from miniclaw.agent.scripted import Script, ScriptedProvider
+from miniclaw.app import MiniClaw
+from miniclaw.gateway.command_table import COMMANDS, read_command
+from miniclaw.gateway.events import LiveEvent
+from miniclaw.gateway.protocol import TERMINAL_EVENTS, CommandPayload, MessageType, Receipt
+from miniclaw.session.history import INTERRUPTED
+from tests.support.agent import GUARD, Zap, eventually, log_of, outcome, result_in, say, send, zap
+from tests.support.claw import TOKEN, running_claw, server_process
+from tests.support.client import raw_client
+from tests.support.core import text_message
+from tests.support.model import FakeModel, Reply, illegal, last_user
+from tests.test_webhook_generic import hooked, post
+
+DONE = LLMResponse(text="done")
+STOP_AT_ONCE = {"limits.drain_seconds": 0}
+
+
+async def echo(messages: list[Message]) -> LLMResponse:
+    return LLMResponse(text=f"echo: {last_user(messages)}")
+
+
+async def command(claw: MiniClaw, name: str, *, msg_id: str = "c1", **args: Any) -> Receipt:
+    payload = {"msg_type": MessageType.COMMAND, "payload": CommandPayload(name=name, args=args)}
+    inbound = text_message(user_id="owner", channel="library", msg_id=msg_id)
+    return await claw.router.route(inbound.model_copy(update=payload))
+
+
+async def ticks(number: int) -> None:
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+# --- cancels ----------------------------------------------------------------------------------------------
+
+ANSWERS: dict[str, list[Script]] = {
+    "text": [LLMResponse(text="hello, here I am")],
+    "tool": [LLMResponse(text="look", tool_calls=zap("a").tool_calls), LLMResponse(text="found")],
+}
+
+
+class Cancels:
+    """One gateway in which turn after turn is cancelled at another moment."""
+
+    def __init__(self, claw: MiniClaw, provider: ScriptedProvider, kind: str) -> None:
+        self._claw = claw
+        self._provider = provider
+        self._kind = kind
+
+    async def run(self, *moments: int) -> str:
+        """Cancel a new turn so many loop ticks after its receipt; how it ended, once all is checked."""
+        claw = self._claw
+        self._provider._script[:] = ANSWERS[self._kind]
+        ends: list[LiveEvent] = []
+
+        def take(topic: str, event: LiveEvent) -> None:
+            if event.name in TERMINAL_EVENTS:
+                ends.append(event)
+
+        subscription = claw.bus.subscribe("session.*", take)
+        receipt = await send(claw, "go")
+        turn_id = receipt.turn_id or ""
+        cancels = []
+        for wait in moments:
+            await ticks(wait)
+            cancels.append(asyncio.create_task(claw.commands.cancel(turn_id, "owner")))
+        said = await asyncio.gather(*cancels)
+        ended = await outcome(claw, turn_id)
+        await eventually(lambda: claw.mailbox.load == {"running": 0, "waiting": 0})
+        await ticks(3)
+        subscription.close()
+        assert [event.name for event in ends] == [ended["name"]], f"cancelled after {moments} ticks"
+        assert (ended["name"] == "turn.cancelled") == any(said)
+        log = await log_of(claw, receipt.session_id)
+        assert illegal([entry.message for entry in log]) is None
+        self._provider._script[:] = [echo]
+        assert await say(claw, "and now?", session_id=receipt.session_id) == "echo: and now?"
+        assert illegal(self._provider.requests[-1]) is None
+        runner = claw.runner
+        assert (runner._cancelled, runner._attempts, runner._progress) == (set(), {}, {})
+        assert claw.live.all() == []
+        return str(ended["name"])
+
+
+@asynccontextmanager
+async def cancelling(tmp_path: Path, kind: str) -> AsyncIterator[Cancels]:
+    provider = ScriptedProvider([])
+    async with running_claw(tmp_path, provider) as claw:
+        claw.registry.register(Zap("read"))
+        yield Cancels(claw, provider, kind)
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_a_cancel_at_every_moment_from_receipt_to_end_gives_exactly_one_end(
+    tmp_path: Path, kind: str
+) -> None:
+    async with cancelling(tmp_path, kind) as cancels:
+        ends: list[str] = []
+        # Goes on until the cancel has come too late a few times, so the moment of the commit was among them.
+        while ends[-5:] != ["turn.finished"] * 5:
+            ends.append(await cancels.run(len(ends)))
+            assert len(ends) < 200
+    assert ends.count("turn.cancelled") >= 5
+
+
+@pytest.mark.parametrize("apart", [0, 1, 2, 3])
+async def test_two_cancels_at_any_moments_give_exactly_one_end(tmp_path: Path, apart: int) -> None:
+    async with cancelling(tmp_path, "tool") as cancels:
+        for moment in range(0, 30, 2 if apart else 1):
+            await cancels.run(moment, apart)
+
+
+async def test_a_cancel_that_was_committed_before_a_crash_ends_the_turn_after_the_restart(
+    tmp_path: Path,
+) -> None:
+    never = asyncio.Event()
+    tool = Zap("read", never.wait)
+    async with running_claw(tmp_path, ScriptedProvider([zap("a")]), arguments=STOP_AT_ONCE) as claw:
+        claw.registry.register(tool)
+        receipt = await send(claw, "go")
+        await eventually(lambda: tool.ran)
+        await claw.mailbox.stop(0)
+        assert await claw.turns.request_cancel(receipt.turn_id or "")
+    provider = ScriptedProvider([echo])
+    async with running_claw(tmp_path, provider) as claw:
+        assert (await outcome(claw, receipt.turn_id))["name"] == "turn.cancelled"
+        log = await log_of(claw, receipt.session_id)
+        assert [entry.message["content"] for entry in log] == ["go", None, INTERRUPTED]
+        assert provider.requests == []
+        assert await say(claw, "next", session_id=receipt.session_id) == "echo: next"
+    assert illegal(provider.requests[0]) is None
+
+
+async def test_cancelling_a_waiting_turn_leaves_the_running_one_its_feed_and_phase(tmp_path: Path) -> None:
+    go = asyncio.Event()
+
+    async def wait(messages: list[Message]) -> LLMResponse:
+        await go.wait()
+        return await echo(messages)
+
+    async with running_claw(tmp_path, ScriptedProvider([wait])) as claw:
+        running = await send(claw, "one")
+        session_id = running.session_id or ""
+        await eventually(lambda: claw.live.get(session_id))
+        feed = claw.live.get(session_id)
+        phases: list[str] = []
+        ends: list[str] = []
+        claw.bus.subscribe("user.owner", lambda topic, message: phases.append(message.payload.data["phase"]))
+        claw.bus.subscribe(
+            f"session.{session_id}", lambda topic, event: ends.append(f"{event.name} {event.turn_id}")
+        )
+        waiting = await send(claw, "two", session_id=session_id)
+        assert await claw.commands.cancel(waiting.turn_id or "", "owner")
+        assert claw.live.get(session_id) is feed and feed is not None
+        assert (phases, claw.commands.sessions.phase(session_id)) == ([], "running")
+        assert f"turn.cancelled {waiting.turn_id}" in ends
+        go.set()
+        assert (await outcome(claw, running.turn_id))["data"]["text"] == "echo: one"
+        await eventually(lambda: phases == ["idle"])
+
+
+async def test_cancel_with_nothing_running_is_fine(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
+        receipt = await command(claw, "cancel")
+        assert (receipt.status, receipt.result) == ("answered", {"turn_id": None, "cancelled": False})
+        sent = await send(claw)
+        await outcome(claw, sent.turn_id)
+        for number, args in enumerate([{"turn_id": sent.turn_id}, {"session_id": sent.session_id}]):
+            receipt = await command(claw, "cancel", msg_id=f"c{number + 2}", **args)
+            assert receipt.result is not None and receipt.result["cancelled"] is False
+        assert (await command(claw, "cancel", msg_id="c9", turn_id="turn_no")).code == "turn_not_found"
+
+
+# --- storage ----------------------------------------------------------------------------------------------
+
+
+class Lock:
+    """Another program that holds the database, so that every commit fails until it lets go."""
+
+    def __init__(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        self._path = tmp_path / "miniclaw.db"
+        self._caplog = caplog
+        self._held: sqlite3.Connection | None = None
+
+    def take(self) -> None:
+        self._held = sqlite3.connect(self._path, isolation_level=None)
+        self._held.execute("BEGIN IMMEDIATE")
+
+    def release(self) -> None:
+        assert self._held is not None
+        self._held.execute("ROLLBACK")
+        self._held.close()
+
+    async def release_after(self, failures: int) -> None:
+        """Let go once so many commits have failed."""
+        await eventually(lambda: self._caplog.text.count("storage is down") >= failures)
+        self.release()
+
+
+@pytest.fixture
+def lock(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Lock:
+    monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 0)
+    return Lock(tmp_path, caplog)
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_a_turn_whose_beginning_cannot_be_stored_is_answered_once_it_can(
+    tmp_path: Path, lock: Lock, failures: int
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
+        claw.bus.subscribe("message.inbound", lambda topic, turn: lock.take())
+        receipt = await send(claw, "one")
+        assert receipt.status == "accepted"
+        await lock.release_after(failures)
+        assert (await outcome(claw, receipt.turn_id))["data"]["text"] == "echo: one"
+        assert len(await log_of(claw, receipt.session_id)) == 2
+        await eventually(lambda: claw.mailbox.load == {"running": 0, "waiting": 0})
+
+
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_an_answer_whose_end_cannot_be_stored_is_neither_lost_nor_asked_for_again(
+    tmp_path: Path, lock: Lock, failures: int
+) -> None:
+    async def answer(messages: list[Message]) -> LLMResponse:
+        lock.take()
+        return await echo(messages)
+
+    provider = ScriptedProvider([answer])
+    async with running_claw(tmp_path, provider) as claw:
+        ends: list[str] = []
+        claw.bus.subscribe(
+            "session.*",
+            lambda topic, event: ends.append(event.name) if event.name in TERMINAL_EVENTS else None,
+        )
+        receipt = await send(claw, "one")
+        await eventually(lambda: provider.requests)
+        assert ends == []
+        await lock.release_after(failures)
+        assert (await outcome(claw, receipt.turn_id))["data"]["text"] == "echo: one"
+        await eventually(lambda: ends)
+        assert (ends, len(provider.requests)) == (["turn.finished"], 1)
+        assert len(await log_of(claw, receipt.session_id)) == 2
+
+
+async def test_a_cancel_while_the_end_cannot_be_stored_is_answered_and_the_turn_ends_once(
+    tmp_path: Path, lock: Lock
+) -> None:
+    async def answer(messages: list[Message]) -> LLMResponse:
+        lock.take()
+        return await echo(messages)
+
+    async with running_claw(tmp_path, ScriptedProvider([answer])) as claw:
+        receipt = await send(claw, "one")
+        await eventually(lambda: "storage is down" in lock._caplog.text)
+        assert (await command(claw, "cancel", turn_id=receipt.turn_id)).code == "storage_unavailable"
+        lock.release()
+        assert (await outcome(claw, receipt.turn_id))["name"] == "turn.finished"
+        assert len(await log_of(claw, receipt.session_id)) == 2
+
+
+async def test_a_step_that_cannot_be_stored_fails_the_turn_which_is_told_once_storage_is_back(
+    tmp_path: Path, lock: Lock
+) -> None:
+    async def look() -> str:
+        lock.take()
+        return "seen"
+
+    provider = ScriptedProvider([zap("a"), echo])
+    async with running_claw(tmp_path, provider) as claw:
+        claw.registry.register(Zap("read", look))
+        receipt = await send(claw, "one")
+        await lock.release_after(1)
+        ended = await outcome(claw, receipt.turn_id)
+        assert (ended["name"], ended["data"]["code"]) == ("turn.failed", "internal")
+        log = await log_of(claw, receipt.session_id)
+        assert [entry.message["content"] for entry in log] == ["one", None, INTERRUPTED]
+        assert await say(claw, "two", session_id=receipt.session_id) == "echo: two"
+    assert illegal(provider.requests[-1]) is None
+
+
+async def test_a_message_that_cannot_be_stored_is_refused_and_leaves_its_place(
+    tmp_path: Path, lock: Lock
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
+        lock.take()
+        receipt = await send(claw, "one", msg_id="m1")
+        assert (receipt.status, receipt.code) == ("unavailable", "storage_unavailable")
+        assert (await command(claw, "new")).code == "storage_unavailable"
+        lock.release()
+        assert claw.mailbox.load == {"running": 0, "waiting": 0}
+        again = await send(claw, "one", msg_id="m1")
+        assert again.status == "accepted", "a message that was refused claimed its id"
+        await outcome(claw, again.turn_id)
+
+
+async def test_a_message_refused_for_its_envelope_gives_its_place_back(tmp_path: Path) -> None:
+    limits = {"limits.waiting": 2, "limits.waiting_per_session": 1}
+    async with hooked(tmp_path, [echo], **limits) as (claw, http, url):
+        for number in range(4):
+            for name in ("sender", "session"):
+                body = {"text": "x", name: "\ud800"}
+                status, answer = await post(http, url, body, message_id=f"{name}{number}")
+                assert (status, answer) in [(400, None), (400, {"status": "bad_message"})]
+        assert claw.mailbox.load == {"running": 0, "waiting": 0}
+        assert not claw.mailbox._reserved
+        status, answer = await post(http, url, {"text": "good", "sender": "s"}, message_id="m")
+        assert status == 202
+        assert (await outcome(claw, answer["turn_id"]))["data"]["text"] == "echo: good"
+
+
+async def test_with_one_loaded_session_two_that_are_in_use_keep_their_histories(tmp_path: Path) -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(messages: list[Message]) -> LLMResponse:
+        await both.wait()
+        return await echo(messages)
+
+    provider = ScriptedProvider([meet] * 6)
+    async with running_claw(tmp_path, provider, arguments={"storage.loaded_sessions": 1}) as claw:
+        sessions: list[str | None] = [None, None]
+        for turn in range(3):
+            receipts = [await send(claw, f"{who}{turn}", session_id=sessions[who]) for who in (0, 1)]
+            sessions = [receipt.session_id for receipt in receipts]
+            for session_id in sessions:
+                await command(claw, "seen", msg_id=f"{turn}{session_id}", session_id=session_id)
+            for receipt in receipts:
+                await outcome(claw, receipt.turn_id)
+        for who, session_id in enumerate(sessions):
+            said = [entry.message["content"] for entry in await log_of(claw, session_id)]
+            assert said == [text for turn in range(3) for text in (f"{who}{turn}", f"echo: {who}{turn}")]
+    for request in provider.requests[-2:]:
+        assert len(request) == 6
+
+
+# --- commands ---------------------------------------------------------------------------------------------
+
+
+async def test_the_same_new_twice_at_once_makes_one_session(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        receipts = await asyncio.gather(*(command(claw, "new", msg_id="same") for _ in range(5)))
+        assert len({receipt.session_id for receipt in receipts}) == 1
+        assert len(await claw.sessions.list("owner")) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "code"),
+    [
+        ("nonsense", {}, "unknown_command"),
+        ("ping", {"x": 1}, "bad_arguments"),
+        ("approve", {}, "bad_arguments"),
+        ("approve", {"approval_id": "apr_x", "scope": "do"}, "bad_arguments"),
+        ("history", {"limit": 0}, "bad_arguments"),
+        ("resume", {"after_seq": -1}, "bad_arguments"),
+        ("remember", {"content": " "}, "bad_arguments"),
+        ("remember", {"content": ""}, "bad_arguments"),
+        ("forget", {"memory_id": "../x"}, "bad_arguments"),
+        ("compact", {}, "bad_arguments"),
+        ("deny", {"approval_id": "apr_x"}, "approval_not_found"),
+        ("forget", {"memory_id": "mem_0123456789ab"}, "not_found"),
+        ("resume", {}, "session_not_found"),
+    ],
+)
+async def test_a_command_that_cannot_be_done_is_refused_with_its_code(
+    tmp_path: Path, name: str, args: dict[str, Any], code: str
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        receipt = await command(claw, name, **args)
+        assert (receipt.status, receipt.code) == ("refused", code)
+        assert receipt.message.endswith(".")
+        assert (await command(claw, "ping", msg_id="p")).status == "answered"
+
+
+async def test_words_behind_approve_break_no_connection(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([echo] * 2), web=True) as claw:
+        assert claw.web is not None
+        url = f"http://127.0.0.1:{claw.web.port}/ws?token={TOKEN}"
+        async with (
+            aiohttp.ClientSession() as http,
+            http.ws_connect(url) as socket,
+            http.ws_connect(url) as other,
+        ):
+            texts = {
+                "/approve don't do it": "bad_arguments",
+                "/approve abc": "approval_not_found",
+                "/deny": "bad_arguments",
+            }
+            for text, code in texts.items():
+                msg_id = f"m{len(text)}"
+                await socket.send_json({"msg_id": msg_id, "msg_type": "text", "payload": {"text": text}})
+                frame = await socket.receive_json(timeout=GUARD)
+                assert (frame["payload"]["code"], frame["payload"]["reply_to"]) == (code, msg_id)
+            for number, each in enumerate((socket, other)):
+                await each.send_json(
+                    {"msg_id": f"x{number}", "msg_type": "text", "payload": {"text": "hello"}}
+                )
+                while "turn.finished" not in (await each.receive(GUARD)).data:
+                    pass
+
+
+NAMES = st.sampled_from([*COMMANDS, "Approve", "nothing", ""])
+WORDS = st.text(st.characters() | st.sampled_from(" \n\t'\"\\/"), max_size=20)
+
+
+@given(st.sampled_from(["/", "!", "//", ""]), NAMES, st.sampled_from([" ", "\n", "\t", "", "  "]), WORDS)
+def test_every_typed_text_is_one_of_our_commands_or_none(mark: str, name: str, gap: str, rest: str) -> None:
+    read = read_command(mark + name + gap + rest)
+    if read is not None:
+        assert read.name in COMMANDS and mark in ("/", "!")
+        assert set(read.args) <= set(COMMANDS[read.name].args.model_fields)
+        assert all(isinstance(value, str) and value for value in read.args.values())
+    elif mark in ("/", "!") and name in COMMANDS:
+        assert not gap, "a command's name stood alone and was not taken"
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("/approve abc123", {"approval_id": "abc123"}),
+        ("!approve abc123 always", {"approval_id": "abc123", "scope": "always"}),
+        ("/approve  abc123   session  ", {"approval_id": "abc123", "scope": "session"}),
+        ("/remember I like\ntea ", {"content": "I like\ntea"}),
+        ("/remember\nI like tea", {"content": "I like tea"}),
+        ("/ping and more", {}),
+        ("/clear\n", {}),
+        ("/resume", {}),
+    ],
+)
+def test_typed_words_become_arguments(text: str, args: dict[str, str]) -> None:
+    read = read_command(text)
+    assert read is not None and read.args == args
+
+
+# --- stops and kills --------------------------------------------------------------------------------------
+
+
+async def test_three_clean_stops_do_not_count_as_tries_and_the_turn_is_answered(tmp_path: Path) -> None:
+    asked = asyncio.Semaphore(0)
+
+    async def hang(messages: list[Message]) -> LLMResponse:
+        asked.release()
+        await asyncio.Event().wait()
+        return DONE
+
+    receipt: Receipt | None = None
+    for _ in range(4):
+        async with running_claw(tmp_path, ScriptedProvider([hang]), arguments=STOP_AT_ONCE) as claw:
+            receipt = receipt or await send(claw, "a long job")
+            async with asyncio.timeout(GUARD):
+                await asked.acquire()
+    assert receipt is not None
+    async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
+        assert (await outcome(claw, receipt.turn_id))["data"]["text"] == "echo: a long job"
+        turn = claw.turns.get(receipt.turn_id or "")
+        assert turn is not None and (turn.attempt, turn.tries) == (5, 1)
+
+
+async def test_a_turn_whose_process_is_killed_three_times_is_given_up_and_the_session_goes_on(
+    tmp_path: Path,
+) -> None:
+    asked, never = asyncio.Semaphore(0), asyncio.Event()
+
+    def script(messages: list[Message], number: int) -> Reply:
+        asked.release()
+        return {
+            "text": f"echo: {last_user(messages)}",
+            **({} if last_user(messages) == "good" else {"hold": never}),
+        }
+
+    async with FakeModel(script) as model:
+        env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x", "OPENAI_MODEL": "fake-chat"}
+        async with server_process(tmp_path, env=env) as server:
+            async with raw_client(server.gateway_port) as client:
+                receipt = await client.receipt(await client.send("text", {"text": "poison"}))
+            for _ in range(3):
+                async with asyncio.timeout(GUARD):
+                    await asked.acquire()
+                await server.kill()
+                await server.start()
+            async with raw_client(server.gateway_port) as client:
+                args = {"session_id": receipt["session_id"], "turn_id": receipt["turn_id"]}
+                await client.command("resume", args)
+                end = await client.end(receipt["turn_id"])
+                assert (end["name"], end["data"]["code"], end["attempt"]) == ("turn.failed", "abandoned", 4)
+                good = await client.say("good", session_id=receipt["session_id"])
+                assert good["data"]["text"] == "echo: good"
+        never.set()
+        assert len(model.requests) == 4
+        assert model.refused == []
+
+
+LAUNCH = """
+import asyncio, os, sys
+from pathlib import Path
+from miniclaw.app import MiniClaw
+from miniclaw.config import load_settings
+from miniclaw.tools import tool
+
+marker = Path(sys.argv[2])
+
+@tool(risk="write")
+async def launch(at: str) -> str:
+    "Launch something that cannot be taken back."
+    with marker.open("a", encoding="utf-8") as file:
+        file.write(at + "\\n")
+    print("launched", flush=True)
+    await asyncio.Event().wait()
+    return "never"
+
+async def main() -> None:
+    arguments = {"gateway.port": 0, "gateway.token": "test-token", "approval.allow": ("launch",)}
+    loaded = load_settings(env=dict(os.environ), data_dir=sys.argv[1], arguments=arguments)
+    async with MiniClaw(loaded, web=False) as claw:
+        claw.registry.register(launch)
+        print(claw.gateway.port, flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def program(tmp_path: Path, model: FakeModel) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program that embeds the gateway with a tool of its own; killed at the end."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", LAUNCH, str(tmp_path / "data"), str(tmp_path / "launched")),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x", "OPENAI_MODEL": "fake-chat"},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        await process.communicate()
+
+
+async def line_of(process: asyncio.subprocess.Process) -> str:
+    assert process.stdout is not None
+    async with asyncio.timeout(GUARD):
+        return (await process.stdout.readline()).decode().strip()
+
+
+async def test_a_write_that_ran_when_the_process_was_killed_does_not_run_again_and_the_model_is_told(
+    tmp_path: Path,
+) -> None:
+    """Invariant 6, with a real process and a tool that leaves a mark at each run."""
+
+    def script(messages: list[Message], number: int) -> Reply:
+        if number == 1:
+            return {"calls": [("launch", {"at": "noon"})]}
+        return {"text": f"the tool said: {result_in(messages)}"}
+
+    async with FakeModel(script) as model:
+        async with program(tmp_path, model) as process:
+            async with raw_client(int(await line_of(process))) as client:
+                receipt = await client.receipt(await client.send("text", {"text": "launch it"}))
+            assert await line_of(process) == "launched"
+        async with program(tmp_path, model) as process:
+            async with raw_client(int(await line_of(process))) as client:
+                args = {"session_id": receipt["session_id"], "turn_id": receipt["turn_id"]}
+                await client.command("resume", args)
+                end = await client.end(receipt["turn_id"])
+                assert end["name"] == "turn.finished"
+                assert INTERRUPTED in end["data"]["text"]
+                page = await client.command("history", {"session_id": receipt["session_id"]})
+        assert (tmp_path / "launched").read_text(encoding="utf-8") == "noon\n"
+        assert [m["role"] for m in page["messages"]] == ["user", "assistant", "tool", "assistant"]
+        assert model.refused == [] and len(model.requests) == 2
