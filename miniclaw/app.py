@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.core import Core
 from miniclaw.agent.providers import LLMProvider
 from miniclaw.agent.select import choose_provider
@@ -31,21 +30,9 @@ from miniclaw.gateway.reader import TurnReader
 from miniclaw.gateway.router import MessageRouter, pump
 from miniclaw.gateway.server import GatewayServer
 from miniclaw.identity import Identities, is_user_id
-from miniclaw.memory.long_term import LongTermMemory
-from miniclaw.memory.tools import memory_tools
 from miniclaw.rundir import RunDir, RunningGateway, read_or_make_token
 from miniclaw.session.mailbox import Mailbox
-from miniclaw.session.manager import SessionManager
-from miniclaw.session.once import OnceOnly
-from miniclaw.session.outbox import Outbox
-from miniclaw.session.search import SQLiteSearch
-from miniclaw.session.sqlite import SQLiteStorage
-from miniclaw.session.turns import TurnStore
-from miniclaw.session.usage import usage_of
-from miniclaw.skills.manager import SkillManager
-from miniclaw.skills.tools import skill_tools
-from miniclaw.tools.builtins import builtin_tools
-from miniclaw.tools.registry import ToolRegistry
+from miniclaw.wiring import build_core
 
 if TYPE_CHECKING:
     from miniclaw.channel.webchat import WebChatChannel
@@ -165,7 +152,16 @@ class MiniClaw:
         self.identities = Identities(self._db, clock=self._clock)
         await self.identities.start(self.token)
         self.provider = self._given_provider or await choose_provider(settings.model, settings.agent)
-        core = self._build_core(self.provider)
+        core = build_core(
+            settings,
+            self.data_dir,
+            self._db,
+            identities=self.identities,
+            provider=self.provider,
+            live=self.live,
+            push=self._push,
+            clock=self._clock,
+        )
         self.sessions, self.turns, self.outbox = core.sessions, core.turns, core.outbox
         self.memory, self.skills, self.registry, self.desk = (
             core.memory,
@@ -188,45 +184,6 @@ class MiniClaw:
             self.api.is_ready = True
         self._announce()
         logger.info("miniclaw runs on %s with model %s", self.data_dir, self.provider.info.name)
-
-    def _build_core(self, provider: LLMProvider) -> Core:
-        """Sessions, memory, skills, tools."""
-        settings, db, clock = self.settings, self._db, self._clock
-        skills = SkillManager(self._skill_directories())
-        memory = LongTermMemory(self.data_dir)
-        built_in = builtin_tools(http_allow=settings.tools.http_allow)
-        registry = ToolRegistry(
-            (*built_in, *memory_tools(memory), *skill_tools(skills)),
-            default_timeout=settings.agent.tool_timeout,
-            result_chars=settings.tools.result_chars,
-        )
-        sessions = SessionManager(
-            SQLiteStorage(db),
-            clock=clock,
-            loaded=settings.storage.loaded_sessions,
-            ttl=settings.storage.session_ttl,
-            fence=db.epoch,
-        )
-        return Core(
-            settings=settings,
-            data_dir=self.data_dir,
-            clock=clock,
-            fence=db.epoch,
-            live=self.live,
-            identities=self.identities,
-            sessions=sessions,
-            search=SQLiteSearch(db),
-            turns=TurnStore(db, self.identities, clock=clock),
-            outbox=Outbox(db, clock=clock),
-            once=OnceOnly(db, clock=clock),
-            usage=lambda user_id: usage_of(db, user_id),
-            desk=ApprovalDesk(db, settings.approval, is_admin=self.identities.is_admin, clock=clock),
-            memory=memory,
-            skills=skills,
-            registry=registry,
-            provider=provider,
-            push=self._push,
-        )
 
     def _build_road(self, core: Core) -> None:
         """The way of a message: router, ingress, mailbox, runner, dispatcher."""
@@ -360,9 +317,3 @@ class MiniClaw:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("a part of the gateway broke; it must be started again", exc_info=error)
             self.broken.set()
-
-    def _skill_directories(self) -> list[Any]:
-        from pathlib import Path
-
-        extra = [Path(path).expanduser() for path in self.settings.skills.paths]
-        return [self.data_dir / "skills", *extra, Path(__file__).parent / "skills" / "bundled"]

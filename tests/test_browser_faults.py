@@ -129,6 +129,8 @@ async def test_messages_written_while_the_server_is_away_are_sent_exactly_once_a
         await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二", "三"])
         await expect(tab.turns.last).to_contain_text("连接恢复后发送")
         await server.start()
+        # "Try again", unless the page is back by itself.
+        await tab.page.locator("#retry").dispatch_event("click")
         for _ in ("live", "from the log"):
             await tab.ended(3)
             await expect(tab.page.locator("#connection")).to_be_hidden()

@@ -16,11 +16,11 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.gateway import connection as connection_module
 from miniclaw.gateway.connection import Connection
-from miniclaw.gateway.protocol import event_message
+from miniclaw.gateway.protocol import event_message, new_id
 from tests.support.agent import GUARD, eventually, outcome, send
 from tests.support.browser import DictatedProvider
 from tests.support.claw import TOKEN, running_claw
-from tests.support.client import raw_client
+from tests.support.client import raw_client, reply_to
 from tests.support.model import FakeModel, Reply, last_user
 
 Payload = dict[str, Any]
@@ -68,18 +68,17 @@ class Peer:
 
     async def command(self, name: str, **args: Any) -> Payload:
         """Send a command; the payload that answers it."""
-        await self._send(f"{name}-{len(self.frames)}", "command", {"name": name, "args": args})
-        found: Payload = self.payloads[-1] if name != "resume" else self.named("command.result")[-1]
+        return await self._answered("command", {"name": name, "args": args})
+
+    async def say(self, text: str) -> Payload:
+        """Send a text; its receipt."""
+        return await self._answered("text", {"text": text})
+
+    async def _answered(self, msg_type: str, payload: Payload) -> Payload:
+        msg_id = new_id("msg")
+        await self.connection.handle(json.dumps({"msg_id": msg_id, "msg_type": msg_type, "payload": payload}))
+        found: Payload = next((f["payload"] for f in self.frames if reply_to(f) == msg_id), {})
         return found
-
-    async def say(self, text: str, **more: Any) -> Payload:
-        await self._send(f"text-{len(self.frames)}", "text", {"text": text, **more})
-        accepted: Payload = self.named("message.accepted")[-1]
-        return accepted
-
-    async def _send(self, msg_id: str, msg_type: str, payload: Payload) -> None:
-        frame = {"msg_id": f"{id(self)}-{msg_id}", "msg_type": msg_type, "payload": payload}
-        await self.connection.handle(json.dumps(frame))
 
 
 @pytest.fixture(autouse=True)

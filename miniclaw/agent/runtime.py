@@ -128,12 +128,9 @@ class AgentRuntime:
         provider = self.provider.with_model(model) if model else self.provider
         turn = _Turn(transcript, toolbox, gate, context, self.config)
         tools = toolbox.get_openai_tools() or None
-        calls = tuple(transcript.pending())
-        used_ids = transcript.call_ids()
-        asked_again = False
         while True:
-            if calls:
-                async for event in turn.run_calls(calls):
+            if turn.calls:
+                async for event in turn.run_calls():
                     yield event
             if turn.stopped_by is not None or turn.iterations >= self.config.max_iterations:
                 yield Finished(LLMResponse(), turn.stopped_by or "iterations")
@@ -149,19 +146,9 @@ class AgentRuntime:
             if response is None:
                 raise ModelError("model_unreachable", "The model's stream was cut.", retryable=True)
             yield ModelCalled(response.usage)
-            response = _with_fresh_ids(response, used_ids)
-            calls = response.tool_calls
-            if calls:
-                meta = {"reasoning": response.reasoning} if response.reasoning else None
-                await transcript.append(response.to_message(), meta)
-                failpoints.hit("after-calls")
-            elif response.text.strip():
+            if await turn.take(response):
                 yield Finished(response)
                 return
-            elif asked_again:
-                raise ModelError("empty_answer", "The model gave an empty answer twice; ask in other words.")
-            else:
-                asked_again = True
 
 
 def _with_fresh_ids(response: LLMResponse, used: set[str]) -> LLMResponse:
@@ -189,15 +176,36 @@ class _Turn:
         self._gate = gate
         self._context = context
         self._max_calls = config.max_tool_calls
-        self._calls = 0
+        self._count = 0
+        self._used_ids = transcript.call_ids()
+        self._asked_again = False
+        self.calls: Sequence[ToolCall] = transcript.pending()
         self._seen: dict[tuple[str, str], int] = {}
         self.iterations = 0
         self.stopped_by: StoppedBy | None = None
 
-    async def run_calls(self, calls: Sequence[ToolCall]) -> AsyncIterator[AgentEvent]:
+    async def take(self, response: LLMResponse) -> bool:
+        """Store the calls of a response as the next step; `True` when it is the answer instead.
+
+        Raises:
+            ModelError: it is empty, for the second time.
+        """
+        response = _with_fresh_ids(response, self._used_ids)
+        self.calls = response.tool_calls
+        if self.calls:
+            meta = {"reasoning": response.reasoning} if response.reasoning else None
+            await self._transcript.append(response.to_message(), meta)
+            failpoints.hit("after-calls")
+            return False
+        if not response.text.strip() and self._asked_again:
+            raise ModelError("empty_answer", "The model gave an empty answer twice; ask in other words.")
+        self._asked_again = True
+        return bool(response.text.strip())
+
+    async def run_calls(self) -> AsyncIterator[AgentEvent]:
         """Run the calls of one message: neighbouring reads side by side, everything else one by one."""
         group: list[ToolCall] = []
-        for call in calls:
+        for call in self.calls:
             if self._risk(call) == "read":
                 group.append(call)
                 continue
@@ -237,8 +245,8 @@ class _Turn:
         return ToolFinished(call, result, ms)
 
     async def _outcome(self, call: ToolCall) -> ToolResult:
-        self._calls += 1
-        if self._calls > self._max_calls:
+        self._count += 1
+        if self._count > self._max_calls:
             self.stopped_by = "tool_calls"
             return ToolResult.failure("this turn has used up its tool calls; the call was not run")
         if call.arguments is None:

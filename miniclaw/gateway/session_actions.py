@@ -60,8 +60,8 @@ class SessionActions:
     async def fork(self, scope: str, session_id: str, position: int | None) -> dict[str, Any]:
         """A new session that goes on behind one message of this one; behind the last one by default."""
         session = await self.whole(scope, session_id)
-        last = len(session.messages) - 1 if position is None else position
-        if not -1 <= last < len(session.messages):
+        last = session.next_position - 1 if position is None else position
+        if not -1 <= last < session.next_position:
             raise ProtocolError("bad_arguments", "`position` must be that of a message of the session.")
         copy = await self._c.sessions.fork(session, last)
         return session_row(copy, "idle")
