@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 export PYTHONWARNDEFAULTENCODING := 1
 export MINICLAW_PROJECT := $(CURDIR)
 
-.PHONY: help run test check format bench clean
+.PHONY: help run test check format bench chaos clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -42,6 +42,10 @@ format: $(DEV_STAMP) ## rewrite the code in the project's format
 
 bench: $(DEV_STAMP) ## measure the cost of a turn and of a frame; HARNESS=DIR compares with an outside harness
 	$(BIN)/python bench/turn.py
+
+chaos: $(DEV_STAMP) ## 200 conversations through ten kills, and 20 through fifty
+	$(BIN)/python scripts/chaos.py --sessions 200 --messages 5 --kills 10 $(ARGS)
+	$(BIN)/python scripts/chaos.py --sessions 20 --messages 40 --kills 50 $(ARGS)
 
 clean: ## remove the virtual environment and all caches
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
