@@ -245,7 +245,7 @@ class MiniClaw:
             ping_seconds=settings.gateway.ping_interval,
             may_move="web.port" not in self._origins,
         )
-        self.api = Api(core, self.commands, self.mailbox)
+        self.api = Api(core, self.commands, self.mailbox, self.dispatcher)
         server.add(self.web.routes())
         server.add(self.api.routes())
         generic = settings.channels.generic

@@ -6,7 +6,7 @@ import hashlib
 import re
 import secrets
 import sqlite3
-from typing import Final
+from typing import Any, Final
 
 from miniclaw.config import Clock
 from miniclaw.db import Database
@@ -92,6 +92,86 @@ class Identities:
             raise ConfigError(f"`{user_id}` is no user id: a-z first, then a-z, 0-9, `_`, `-`, 32 at most.")
         statement = "INSERT INTO users VALUES (?, 'user', NULL, ?) ON CONFLICT DO NOTHING"
         await self._db.write(lambda c: c.execute(statement, (user_id, self._clock())).rowcount)
+
+    async def add(self, user_id: str) -> str:
+        """Make a user and return the token, which is not kept in the clear.
+
+        Raises:
+            ConfigError: the id does not have the form of one, or is taken.
+        """
+        if self.exists(user_id):
+            raise ConfigError(f"There is a user `{user_id}` already; `users token` gives a new token.")
+        await self.ensure(user_id)
+        return await self.new_token(user_id)
+
+    async def new_token(self, user_id: str) -> str:
+        """A fresh token for a user; the old one and every browser that it let in are out.
+
+        Raises:
+            ConfigError: there is no such user, or it is the owner, whose token is `MINICLAW_TOKEN`.
+        """
+        self._check_is_other(user_id)
+        token = secrets.token_urlsafe(32)
+
+        def operation(connection: sqlite3.Connection) -> None:
+            statement = "UPDATE users SET token_hash = ? WHERE user_id = ?"
+            connection.execute(statement, (_hash(token), user_id))
+            connection.execute("DELETE FROM logins WHERE user_id = ?", (user_id,))
+
+        await self._db.write(operation)
+        self._tokens = {h: user for h, user in self._tokens.items() if user != user_id}
+        self._tokens[_hash(token)] = user_id
+        return token
+
+    async def link(self, user_id: str, channel: str, account: str, person: str) -> None:
+        """Let a platform's person be this user from now on.
+
+        Raises:
+            ConfigError: there is no such user.
+        """
+        if not self.exists(user_id):
+            raise ConfigError(f"There is no user `{user_id}`; `users add` makes one.")
+        row = (channel, account, person, user_id)
+        statement = (
+            "INSERT INTO identities VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (channel, account, platform_user) DO UPDATE SET user_id = excluded.user_id"
+        )
+        await self._db.write(lambda c: c.execute(statement, row).rowcount)
+
+    async def remove(self, user_id: str) -> None:
+        """Shut a user out: token, browsers and platform identities; what they wrote stays.
+
+        Raises:
+            ConfigError: there is no such user, or it is the owner.
+        """
+        self._check_is_other(user_id)
+
+        def operation(connection: sqlite3.Connection) -> None:
+            for table in ("logins", "identities", "users"):
+                connection.execute(f"DELETE FROM {table} WHERE user_id = ?", (user_id,))
+
+        await self._db.write(operation)
+        self._tokens = {h: user for h, user in self._tokens.items() if user != user_id}
+
+    def list(self) -> list[dict[str, Any]]:
+        """All users, whether they have a token, and the platform people that they are."""
+        users = self._db.read(
+            "SELECT user_id, role, token_hash IS NOT NULL FROM users ORDER BY user_id LIMIT 1000"
+        )
+        people = self._db.read("SELECT user_id, channel, account, platform_user FROM identities LIMIT 10000")
+        links: dict[str, list[str]] = {}
+        for user_id, *place in people:
+            links.setdefault(user_id, []).append(":".join(part for part in place if part))
+        return [
+            {"user_id": row[0], "role": row[1], "token": bool(row[2]), "identities": links.get(row[0], [])}
+            for row in users
+        ]
+
+    def _check_is_other(self, user_id: str) -> None:
+        if user_id == OWNER:
+            raise ConfigError("The owner's token is MINICLAW_TOKEN; change it there.")
+        if not self.exists(user_id):
+            raise ConfigError(f"There is no user `{user_id}`; `users add` makes one.")
 
     async def login(self, user_id: str) -> str:
         """A fresh cookie value for a browser of this user."""

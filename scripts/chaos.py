@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import sys
 import tempfile
@@ -26,6 +27,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=random.randrange(10_000))
     args = parser.parse_args()
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)  # the fake model's peers die on purpose
     with tempfile.TemporaryDirectory(prefix="miniclaw-chaos-") as directory:
         report = asyncio.run(
             run_chaos(

@@ -197,7 +197,16 @@ async def test_a_permanent_refusal_ends_in_the_dead_letter_list_and_does_not_blo
             async with asyncio.timeout(20):
                 while [d.state for d in claw.outbox.of_user("monitor")] != ["dead"]:
                     await asyncio.sleep(0.01)
-    assert [t["text"] for t in receiver.taken] == ["echo: 1"]
+            assert [t["text"] for t in receiver.taken] == ["echo: 1"]
+            dead = claw.outbox.of_user("monitor")[0]
+            api = url.replace("/webhooks/in", f"/api/deliveries/{dead.key}/retry")
+            async with http.post(api, headers={"Authorization": "Bearer test-token"}) as response:
+                assert response.status == 404, "it is monitor's, not the owner's"
+            token = await claw.identities.new_token("monitor")
+            async with http.post(api, headers={"Authorization": f"Bearer {token}"}) as response:
+                assert response.status == 200
+            await receiver.wait(1)
+    assert [t["text"] for t in receiver.taken] == ["echo: 1", "echo: 0"]
 
 
 async def test_a_reply_that_could_not_be_sent_before_a_restart_is_sent_after_it(tmp_path: Path) -> None:

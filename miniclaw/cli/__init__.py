@@ -19,6 +19,7 @@ COMMANDS = {
     "serve": "run the gateway, the web chat and the HTTP API",
     "chat": "talk in the terminal",
     "mcp": "serve the tools to MCP clients",
+    "users": "list users, add them, give them tokens",
 }
 
 

@@ -14,6 +14,7 @@ from miniclaw.agent.approval import Decision
 from miniclaw.agent.core import Core
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.commands import Commands, skill_rows, tool_rows
+from miniclaw.gateway.dispatcher import Dispatcher
 from miniclaw.gateway.http import Route, json_response, user_of
 from miniclaw.gateway.markdown import render_markdown
 from miniclaw.gateway.pages import MAX_PAGE, message_page
@@ -71,7 +72,8 @@ async def read_json(request: web.Request, model: type[BaseModel]) -> Any:
 class Api:
     """Handlers of `/api/`; each checks that what it shows belongs to the user who asks."""
 
-    def __init__(self, core: Core, commands: Commands, mailbox: Mailbox) -> None:
+    def __init__(self, core: Core, commands: Commands, mailbox: Mailbox, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
         self._c = core
         self._commands = commands
         self._mailbox = mailbox
@@ -97,6 +99,7 @@ class Api:
             ("GET", "/api/approvals", self.approvals),
             ("POST", "/api/approvals/{id}", self.decide),
             ("GET", "/api/deliveries", self.deliveries),
+            ("POST", "/api/deliveries/{id}/retry", self.retry_delivery),
             ("POST", "/api/turns/{id}/cancel", self.cancel),
         ]
         routes = [Route(method=method, path=path, handler=handler) for method, path, handler in table]
@@ -235,6 +238,14 @@ class Api:
             for delivery in self._c.outbox.of_user(user_of(request))
         ]
         return json_response({"deliveries": rows})
+
+    async def retry_delivery(self, request: web.Request) -> web.Response:
+        """Send a dead letter again."""
+        row = await self._c.outbox.revive(request.match_info["id"], user_of(request))
+        if row is None:
+            raise ProtocolError("not_found", "There is no such dead letter.")
+        self._dispatcher.take_up(row)
+        return json_response({"key": row.key, "state": row.state})
 
     async def cancel(self, request: web.Request) -> web.Response:
         """Stop a turn; it is no error when it has ended."""

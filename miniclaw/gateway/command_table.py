@@ -111,6 +111,16 @@ class Forget(Args):
     memory_id: str
 
 
+class Users(Args):
+    """What an admin does with users; `person` and its place are for `link`."""
+
+    action: Literal["list", "add", "token", "link", "remove"] = "list"
+    user_id: str = Field(default="", max_length=64)
+    channel: str = Field(default="", max_length=64)
+    account: str = Field(default="", max_length=200)
+    person: str = Field(default="", max_length=200)
+
+
 class Compact(Args):
     """What a summary should pay attention to."""
 
@@ -159,6 +169,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "memories": Command(Memories, "lists or searches your memories", text="query"),
     "remember": Command(Remember, "saves a memory", changes=True, text="content"),
     "forget": Command(Forget, "deletes a memory", changes=True, text="memory_id"),
+    "users": Command(Users, "lists and keeps users (admins)"),
     "clear": Command(InSession, "lets the model forget the conversation", changes=True, queued=True),
     "compact": Command(Compact, "puts a summary in the place of the conversation", True, True, "focus"),
     "model": Command(Model, "shows the models or switches this session", True, True, "name"),

@@ -8,7 +8,7 @@ from typing import Any
 from miniclaw.agent.approval import Decision
 from miniclaw.agent.core import Core
 from miniclaw.agent.turn import TurnRunner
-from miniclaw.errors import ModelError, ProtocolError
+from miniclaw.errors import ConfigError, ModelError, ProtocolError
 from miniclaw.gateway.command_table import (
     COMMANDS,
     ENTERING,
@@ -26,6 +26,7 @@ from miniclaw.gateway.command_table import (
     Rename,
     Resume,
     Sessions,
+    Users,
     validate,
 )
 from miniclaw.gateway.ingress import Ingress
@@ -216,6 +217,27 @@ class Commands:
         if not await self._c.memory.delete(_user(inbound), args.memory_id):
             raise ProtocolError("not_found", "There is no such memory.")
         return {"memory_id": args.memory_id}
+
+    async def _users(self, inbound: Inbound, args: Users) -> dict[str, Any]:
+        """Not remembered like other changes: a token must not stand in the database."""
+        identities = self._c.identities
+        if not identities.is_admin(_user(inbound)):
+            raise ProtocolError("forbidden", "Only an admin may do that.")
+        try:
+            match args.action:
+                case "add":
+                    return {"user_id": args.user_id, "token": await identities.add(args.user_id)}
+                case "token":
+                    return {"user_id": args.user_id, "token": await identities.new_token(args.user_id)}
+                case "link":
+                    await identities.link(args.user_id, args.channel, args.account, args.person)
+                case "remove":
+                    await identities.remove(args.user_id)
+                case _:
+                    pass
+        except ConfigError as error:
+            raise ProtocolError("bad_arguments", str(error)) from error
+        return {"users": identities.list()}
 
     async def _compact(self, session: Session, focus: str) -> dict[str, Any]:
         history = session.history().messages()

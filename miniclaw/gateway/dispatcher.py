@@ -74,6 +74,11 @@ class Dispatcher:
             conversation = target.get("conversation", "")
             self._drain_soon((turn.channel, turn.message.get("account", ""), conversation))
 
+    def take_up(self, row: Delivery) -> None:
+        """A row was made pending again by hand."""
+        if row.channel in self._channels:
+            self._drain_soon((row.channel, row.account, row.conversation))
+
     def _drain_soon(self, conversation: tuple[str, str, str]) -> None:
         """One task a conversation; one that is at work will see the new row too."""
         if conversation not in self._draining:

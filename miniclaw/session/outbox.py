@@ -121,6 +121,19 @@ class Outbox:
         """Nobody tries it again by itself."""
         await self._update(delivery.key, "state = 'dead', error = ?", error)
 
+    async def revive(self, key: str, user_id: str) -> Delivery | None:
+        """Let a dead letter of this user be tried again, marked as possibly repeated; `None` if it is none."""
+        moment = self._clock()
+        statement = (
+            "UPDATE deliveries SET state = 'pending', next_at = ?, created_at = ?, attempts = 0 "
+            "WHERE key = ? AND user_id = ? AND state = 'dead'"
+        )
+        row = (moment, moment, key, user_id)
+        if not await self._db.write(lambda c: c.execute(statement, row).rowcount):
+            return None
+        rows = self._db.read(f"SELECT {_COLUMNS} FROM deliveries WHERE key = ?", (key,))
+        return _delivery(rows[0])
+
     async def forget_sent(self, *, before: float) -> int:
         """Drop sent rows older than `before`; returns how many."""
         statement = "DELETE FROM deliveries WHERE state = 'sent' AND created_at < ?"

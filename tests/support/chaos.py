@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,11 +94,10 @@ async def _talk(server: ServerProcess, number: int, messages: int, report: Repor
     for turn in range(messages):
         text = f"session {number} message {turn}"
         receipt = await _until_answered(
-            server, lambda c, t=text, s=session_id, n=turn: _send(c, f"{number}-{n}", t, s)
+            server, partial(_send, msg_id=f"{number}-{turn}", text=text, session_id=session_id)
         )
-        session_id = receipt["session_id"]
-        turn_id = receipt["turn_id"]
-        end = await _until_answered(server, lambda c, s=session_id, t=turn_id: _answer(c, s, t))
+        session_id, turn_id = receipt["session_id"], receipt["turn_id"]
+        end = await _until_answered(server, partial(_answer, session_id=session_id, turn_id=turn_id))
         if end["data"].get("text") != f"answer to {text}":
             report.wrong.append(f"{text}: got {end['name']} {end['data']}")
     page = await _until_answered(

@@ -1,0 +1,60 @@
+"""`miniclaw users`: who may speak; through the running gateway, or by itself where none runs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from miniclaw.cli import add_common
+
+__all__ = ["add_arguments", "run"]
+
+ACTIONS = {
+    "list": "list users and the platform people that they are",
+    "add": "make a user and print the token, once",
+    "token": "give a user a new token; the old one is out",
+    "link": "let a platform's person be this user",
+    "remove": "shut a user out; what they wrote stays",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    for name, about in ACTIONS.items():
+        action = actions.add_parser(name, help=about, description=about)
+        add_common(action, nested=True)
+        if name != "list":
+            action.add_argument("user_id", help="a-z first, then a-z, 0-9, _ and -, 32 at most")
+        if name == "link":
+            action.add_argument("channel", help="such as slack")
+            action.add_argument("person", help="the platform's id of the person")
+            action.add_argument("--account", default="", help="which account of the platform")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry the action out and print what came of it."""
+    from miniclaw.cli.start import load, run_async, set_up_logging
+
+    loaded = load(args)
+    set_up_logging(loaded, default="error")
+    return run_async(_run(loaded, args))
+
+
+async def _run(loaded: Any, args: argparse.Namespace) -> int:
+    import asyncio
+
+    from miniclaw.cli.chat import Conversation
+    from miniclaw.cli.link import open_link
+    from miniclaw.cli.screen import Screen
+
+    names = ("action", "user_id", "channel", "account", "person")
+    given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
+    async with open_link(loaded, connect=None, user_id="owner") as (link, _):
+        conversation = Conversation(link, Screen(), [], ask=None)
+        reader = asyncio.get_running_loop().create_task(conversation.read())
+        try:
+            conversation.screen.result("users", await conversation.command("users", given))
+        finally:
+            reader.cancel()
+    return 0

@@ -1,0 +1,81 @@
+"""Users and their tokens: by command line, by command, and what each may see."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from miniclaw.agent.scripted import ScriptedProvider
+from tests.support.claw import TOKEN, running_claw, server_process
+from tests.support.client import raw_client
+
+
+def run(data_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `miniclaw users …` to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "miniclaw", "users", *arguments, "--data-dir", str(data_dir)],
+        env={
+            **os.environ,
+            "MINICLAW_MODEL__PROBE_LOCAL": "false",
+            "OPENAI_API_KEY": "",
+            "OPENAI_BASE_URL": "",
+        },
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+async def test_users_are_added_listed_linked_and_removed_through_the_running_gateway(tmp_path: Path) -> None:
+    async with server_process(tmp_path) as server:
+        added = run(tmp_path, "add", "alice")
+        token = added.stdout.split("token: ")[1].strip()
+        async with raw_client(server.gateway_port, token) as alice:
+            assert (await alice.command("new"))["session_id"]
+            assert (await alice.command("users"))["code"] == "forbidden"
+        again = run(tmp_path, "token", "alice").stdout.split("token: ")[1].strip()
+        with pytest.raises(InvalidStatus):
+            async with raw_client(server.gateway_port, token):
+                pass
+        assert "slack:T1:U1" in run(tmp_path, "link", "alice", "slack", "U1", "--account", "T1").stdout
+        async with raw_client(server.gateway_port, again) as alice:
+            assert len((await alice.command("sessions"))["sessions"]) == 1, "a new token, the same user"
+        assert "alice" not in run(tmp_path, "remove", "alice").stdout
+        with pytest.raises(InvalidStatus):
+            async with raw_client(server.gateway_port, again):
+                pass
+
+
+def test_what_cannot_be_done_is_one_sentence_and_exit_1(tmp_path: Path) -> None:
+    for arguments, words in (
+        (("add", "Bad Name"), "is no user id"),
+        (("token", "nobody"), "There is no user"),
+        (("remove", "owner"), "MINICLAW_TOKEN"),
+        (("add", "owner"), "already"),
+    ):
+        done = run(tmp_path, *arguments)
+        assert (done.returncode, done.stdout) == (1, "") and words in done.stderr, arguments
+
+
+async def test_a_token_stands_nowhere_in_the_database(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        assert claw.gateway is not None
+        async with raw_client(claw.gateway.port or 0) as client:
+            token = (await client.command("users", {"action": "add", "user_id": "alice"}))["token"]
+    stored = b"".join(path.read_bytes() for path in tmp_path.glob("miniclaw.db*"))
+    assert token.encode() not in stored and TOKEN.encode() not in stored
+
+
+async def test_a_linked_person_of_a_platform_is_that_user(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        await claw.identities.ensure("alice")
+        await claw.identities.link("alice", "slack", "T1", "U1")
+        found = await claw._db.write(lambda c: claw.identities.user_for(c, "slack", "T1", "U1"))
+        stranger = await claw._db.write(lambda c: claw.identities.user_for(c, "slack", "T1", "U2"))
+        assert found == "alice" and stranger.startswith("u_")
