@@ -25,6 +25,8 @@ T = TypeVar("T")
 SCHEMA_VERSION: Final = 1
 CHECKPOINT_PAGES: Final = 1000
 """Pages (4 KiB) in the write-ahead log after which it is copied into the database, in a thread."""
+PIECE: Final = 200
+"""Rows that are turned into objects at a time."""
 BUSY_TIMEOUT_MS: Final = 5000
 """How long a write waits for a reader that holds the database, such as a backup."""
 
@@ -158,16 +160,33 @@ class Database:
         """
         return self._fetch(self._open_connection(), query, parameters)
 
-    async def read_many(self, query: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
-        """Rows of a query that may be large, read in a thread; raises as `read` does."""
+    async def read_many(
+        self,
+        query: str,
+        parameters: tuple[Any, ...] = (),
+        *,
+        each: Callable[[list[Any]], list[Any]] | None = None,
+    ) -> list[Any]:
+        """Rows of a query that may be large, read in a thread; raises as `read` does.
+
+        Args:
+            query: one statement that reads.
+            parameters: for its marks.
+            each: turns some hundred rows at a time into what is wanted, in the thread too.
+        """
         self._open_connection()
 
         def fetch() -> list[Any]:
             connection = self._connect()
             try:
-                return self._fetch(connection, query, parameters)
+                rows = self._fetch(connection, query, parameters)
             finally:
                 connection.close()
+            if each is None:
+                return rows
+            # In pieces, since one long call into C would keep the loop's thread waiting all the same.
+            pieces = (each(rows[start : start + PIECE]) for start in range(0, len(rows), PIECE))
+            return [item for piece in pieces for item in piece]
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, fetch)
 

@@ -270,4 +270,4 @@ class TurnRunner:
         message = {"role": "assistant", "content": f"{text}\n\n{note}" if text else note}
         progress = self._progress.get(turn.turn_id)
         data = {"text": text, **(report(progress) if progress else {})}
-        return Outcome("cancelled", data, message, {"cancelled": True})
+        return Outcome("cancelled", data, message, {"cancelled": True, "shown": text})

@@ -24,7 +24,10 @@ def entry_row(entry: Entry) -> dict[str, Any]:
     for name in ("tool_calls", "tool_call_id"):
         if name in entry.message:
             row[name] = entry.message[name]
-    return row | (entry.meta or {})
+    row |= entry.meta or {}
+    if "shown" in row:  # what a person saw, where the model is told more
+        row["content"] = row.pop("shown") or None
+    return row
 
 
 def to_json(session: Session) -> str:

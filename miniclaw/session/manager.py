@@ -15,6 +15,8 @@ from miniclaw.session.storage import SessionStorage
 
 __all__ = ["SessionManager"]
 
+LONG: Final = 1000
+"""Entries from which on the legal view of a loaded log is built in a thread."""
 REFRESH: Final = 100
 """Entries that are looked at again after an interruption."""
 
@@ -57,6 +59,8 @@ class SessionManager:
             session = await self.storage.load(session_id)
             if session is None:
                 return None
+            if len(session.messages) > LONG:
+                await asyncio.to_thread(session.history)
             # Two callers may have loaded it at once; the first one's object is the one everybody uses.
             session = self._alive.setdefault(session_id, session)
         self._loaded[session_id] = session

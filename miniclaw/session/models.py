@@ -31,7 +31,7 @@ class Entry:
     at: float = 0.0
     """Seconds since the epoch; for people, never for order."""
     meta: dict[str, Any] | None = None
-    """What a model does not see: `reasoning`, `ok`, `ms`, `cancelled`, `stopped_by`."""
+    """What a model does not see: `reasoning`, `ok`, `ms`, `cancelled`, `stopped_by`, `shown` (to people)."""
     position: int = -1
     """Place in the log, from 0; set when it is appended."""
 

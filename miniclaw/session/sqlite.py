@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -98,8 +99,11 @@ class SQLiteStorage(SessionStorage):
         )
         parameters = (session_id, start, end)
         few = end - start <= SMALL_READ
-        found = self._db.read(query, parameters) if few else await self._db.read_many(query, parameters)
-        session.messages = _entries(session_id, found)
+        parse = partial(_entries, session_id)
+        if few:
+            session.messages = parse(self._db.read(query, parameters))
+        else:
+            session.messages = await self._db.read_many(query, parameters, each=parse)
         return session
 
     async def save(self, session: Session, *, fence: int | None = None) -> None:
