@@ -105,13 +105,15 @@ async def test_a_slow_reader_loses_deltas_gets_a_snapshot_once_it_reads_and_then
             dictated.say(word)
         await eventually(lambda: quick.shown() == "one two three ")
         slow.unread = SOFT // 2 + 1  # not read enough yet
+        dictated.say("four ")
+        await eventually(lambda: quick.shown() == "one two three four ")
         for _ in range(4):
             await asyncio.sleep(0.01)
         assert slow.shown() == "one " and slow.named("turn.snapshot") == []
         slow.unread = 0
-        await eventually(lambda: slow.shown() == "one two three ")
-        dictated.say("four")
-        await eventually(lambda: slow.shown() == "one two three four")
+        await eventually(lambda: slow.shown() == "one two three four ")
+        dictated.say("five")
+        await eventually(lambda: slow.shown() == "one two three four five")
         assert len(slow.named("turn.snapshot")) == 1
         assert quick.named("turn.snapshot")[1:] == []
         dictated.end()

@@ -24,10 +24,11 @@ from miniclaw.gateway.command_table import COMMANDS, read_command
 from miniclaw.gateway.events import LiveEvent
 from miniclaw.gateway.protocol import TERMINAL_EVENTS, CommandPayload, MessageType, Receipt
 from miniclaw.session.history import INTERRUPTED
+from miniclaw.session.models import Entry
 from tests.support.agent import GUARD, Zap, eventually, log_of, outcome, result_in, say, send, zap
 from tests.support.claw import TOKEN, running_claw, server_process
 from tests.support.client import raw_client
-from tests.support.core import text_message
+from tests.support.core import make_session, text_message
 from tests.support.model import FakeModel, Reply, illegal, last_user
 from tests.test_webhook_generic import hooked, post
 
@@ -67,18 +68,19 @@ class Cancels:
         self._kind = kind
 
     async def run(self, *moments: int) -> str:
-        """Cancel a new turn so many loop ticks after its receipt; how it ended, once all is checked."""
-        claw = self._claw
-        self._provider._script[:] = ANSWERS[self._kind]
-        ends: list[LiveEvent] = []
+        """Cancel a new turn so many loop ticks after its receipt; how it ended, once all is checked.
+
+        A turn of the kind `waiting` has another one before it, which ends at that moment.
+        """
+        claw, ends = self._claw, list[LiveEvent]()
+        receipt = await self._begin()
+        turn_id = receipt.turn_id or ""
 
         def take(topic: str, event: LiveEvent) -> None:
-            if event.name in TERMINAL_EVENTS:
+            if event.name in TERMINAL_EVENTS and event.turn_id == turn_id:
                 ends.append(event)
 
         subscription = claw.bus.subscribe("session.*", take)
-        receipt = await send(claw, "go")
-        turn_id = receipt.turn_id or ""
         cancels = []
         for wait in moments:
             await ticks(wait)
@@ -100,6 +102,23 @@ class Cancels:
         assert claw.live.all() == []
         return str(ended["name"])
 
+    async def _begin(self) -> Receipt:
+        if self._kind != "waiting":
+            self._provider._script[:] = ANSWERS[self._kind]
+            return await send(self._claw, "go")
+        go = asyncio.Event()
+
+        async def wait(messages: list[Message]) -> LLMResponse:
+            await go.wait()
+            return await echo(messages)
+
+        self._provider._script[:] = [wait, *ANSWERS["text"]]
+        first = await send(self._claw, "first")
+        await eventually(lambda: self._provider._script == ANSWERS["text"])
+        receipt = await send(self._claw, "go", session_id=first.session_id)
+        go.set()
+        return receipt
+
 
 @asynccontextmanager
 async def cancelling(tmp_path: Path, kind: str) -> AsyncIterator[Cancels]:
@@ -109,7 +128,7 @@ async def cancelling(tmp_path: Path, kind: str) -> AsyncIterator[Cancels]:
         yield Cancels(claw, provider, kind)
 
 
-@pytest.mark.parametrize("kind", ANSWERS)
+@pytest.mark.parametrize("kind", [*ANSWERS, "waiting"])
 async def test_a_cancel_at_every_moment_from_receipt_to_end_gives_exactly_one_end(
     tmp_path: Path, kind: str
 ) -> None:
@@ -122,11 +141,31 @@ async def test_a_cancel_at_every_moment_from_receipt_to_end_gives_exactly_one_en
     assert ends.count("turn.cancelled") >= 5
 
 
-@pytest.mark.parametrize("apart", [0, 1, 2, 3])
-async def test_two_cancels_at_any_moments_give_exactly_one_end(tmp_path: Path, apart: int) -> None:
-    async with cancelling(tmp_path, "tool") as cancels:
+@pytest.mark.parametrize("kind", ["tool", "waiting"])
+@pytest.mark.parametrize("apart", [0, 1, 2])
+async def test_two_cancels_at_any_moments_give_exactly_one_end(tmp_path: Path, kind: str, apart: int) -> None:
+    async with cancelling(tmp_path, kind) as cancels:
         for moment in range(0, 30, 2 if apart else 1):
             await cancels.run(moment, apart)
+
+
+async def test_a_cancel_while_a_long_log_is_loaded_ends_the_turn_without_the_model(tmp_path: Path) -> None:
+    async def hang(messages: list[Message]) -> LLMResponse:
+        await asyncio.Event().wait()
+        return DONE
+
+    async with running_claw(tmp_path, ScriptedProvider([hang] * 20)) as claw:
+        for moment in range(20):
+            session_id = f"ses_{moment}"
+            await claw.sessions.storage.save(make_session(session_id, user_id="owner", channel="library"))
+            entries = [Entry(f"t{n}", 0, {"role": "user", "content": "x"}) for n in range(300)]
+            await claw.sessions.storage.append(session_id, entries)
+            receipt = await send(claw, "go", session_id=session_id)
+            await ticks(moment)
+            assert await claw.commands.cancel(receipt.turn_id or "", "owner")
+            assert (await outcome(claw, receipt.turn_id))["name"] == "turn.cancelled"
+            await eventually(lambda: claw.mailbox.load == {"running": 0, "waiting": 0})
+        assert claw.runner._cancelled == set()
 
 
 async def test_a_cancel_that_was_committed_before_a_crash_ends_the_turn_after_the_restart(
@@ -310,6 +349,21 @@ async def test_a_message_that_cannot_be_stored_is_refused_and_leaves_its_place(
         again = await send(claw, "one", msg_id="m1")
         assert again.status == "accepted", "a message that was refused claimed its id"
         await outcome(claw, again.turn_id)
+
+
+async def test_a_message_for_which_the_disk_is_too_full_is_refused_and_leaves_its_place(
+    tmp_path: Path,
+) -> None:
+    """The commit fails behind the point at which a place was taken."""
+    async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
+        pages = await claw._db.write(lambda c: c.execute("PRAGMA page_count").fetchone()[0])
+        await claw._db.write(lambda c: c.execute(f"PRAGMA max_page_count={pages}").fetchall())
+        for number in range(3):
+            receipt = await send(claw, "x" * 100_000, msg_id=f"m{number}")
+            assert (receipt.status, receipt.code) == ("unavailable", "storage_unavailable")
+        assert claw.mailbox.load == {"running": 0, "waiting": 0}
+        await claw._db.write(lambda c: c.execute("PRAGMA max_page_count=1000000").fetchall())
+        assert (await say(claw, "x" * 100_000, msg_id="m1")).startswith("echo: x")
 
 
 async def test_a_message_refused_for_its_envelope_gives_its_place_back(tmp_path: Path) -> None:
