@@ -15,7 +15,6 @@ from tests.support.claw import TOKEN, running_claw, server_process
 if TYPE_CHECKING:
     from tests.support.browser import Chromium, DictatedProvider
 
-pytest_plugins = ["tests.support.browser"]
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 UNREACHABLE = """[...document.querySelectorAll("#page :is(a, button, textarea)")].every((element) => {

@@ -17,7 +17,6 @@ from tests.support.model import FakeModel, Reply, last_user
 if TYPE_CHECKING:
     from tests.support.browser import Chromium, DictatedProvider
 
-pytest_plugins = ["tests.support.browser"]
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 

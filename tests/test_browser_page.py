@@ -17,7 +17,6 @@ from tests.support.claw import running_claw
 if TYPE_CHECKING:
     from tests.support.browser import Chromium, Tab
 
-pytest_plugins = ["tests.support.browser"]
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
 CODE = """def add(a: int, b: int) -> int:

@@ -149,6 +149,30 @@ async def test_two_cancels_at_any_moments_give_exactly_one_end(tmp_path: Path, k
             await cancels.run(moment, apart)
 
 
+@pytest.mark.parametrize("wait", range(6))
+async def test_memory_and_database_agree_after_a_cancel_during_the_append_of_a_result(
+    tmp_path: Path, wait: int
+) -> None:
+    """The cancel is committed before, with and behind the result, which is in both logs or in none."""
+    async with running_claw(tmp_path, ScriptedProvider([zap("a"), echo, echo])) as claw:
+        cancels: list[asyncio.Task[bool]] = []
+
+        async def cancelled_meanwhile() -> str:
+            (turn,) = claw.mailbox._current.values()
+            cancels.append(asyncio.create_task(claw.commands.cancel(turn.turn_id, "owner")))
+            await ticks(wait)
+            return "seen"
+
+        claw.registry.register(Zap("read", cancelled_meanwhile))
+        receipt = await send(claw, "one")
+        assert (await outcome(claw, receipt.turn_id))["name"] == "turn.cancelled"
+        assert await cancels[0]
+        said = [entry.message["content"] for entry in await log_of(claw, receipt.session_id)]
+        assert said[2] in ("seen", INTERRUPTED) and len(said) == 4
+        await say(claw, "two", session_id=receipt.session_id)
+        assert len(await log_of(claw, receipt.session_id)) == 6
+
+
 async def test_a_cancel_while_a_long_log_is_loaded_ends_the_turn_without_the_model(tmp_path: Path) -> None:
     async def hang(messages: list[Message]) -> LLMResponse:
         await asyncio.Event().wait()
@@ -382,27 +406,34 @@ async def test_a_message_refused_for_its_envelope_gives_its_place_back(tmp_path:
 
 
 async def test_with_one_loaded_session_two_that_are_in_use_keep_their_histories(tmp_path: Path) -> None:
-    both = asyncio.Barrier(2)
+    """Whoever looks at a session while its turn runs must see the object that the turn appends to."""
+    go = asyncio.Event()
 
-    async def meet(messages: list[Message]) -> LLMResponse:
-        await both.wait()
+    async def wait(messages: list[Message]) -> LLMResponse:
+        await go.wait()
         return await echo(messages)
 
-    provider = ScriptedProvider([meet] * 6)
+    async def asked(count: int) -> None:
+        await eventually(lambda: len(provider.requests) == count)
+
+    provider = ScriptedProvider([wait] * 6)
     async with running_claw(tmp_path, provider, arguments={"storage.loaded_sessions": 1}) as claw:
-        sessions: list[str | None] = [None, None]
-        for turn in range(3):
-            receipts = [await send(claw, f"{who}{turn}", session_id=sessions[who]) for who in (0, 1)]
-            sessions = [receipt.session_id for receipt in receipts]
-            for session_id in sessions:
+        sessions: dict[int, str | None] = {0: None, 1: None}
+        for turn, order in enumerate([(0, 1), (1, 0), (0, 1)]):
+            go.clear()
+            receipts = {w: await send(claw, f"{w}{turn}", session_id=sessions[w]) for w in order}
+            await asked(2 * turn + 2)
+            sessions = {who: receipt.session_id for who, receipt in receipts.items()}
+            for session_id in sessions.values():
                 await command(claw, "seen", msg_id=f"{turn}{session_id}", session_id=session_id)
-            for receipt in receipts:
+            go.set()
+            for receipt in receipts.values():
                 await outcome(claw, receipt.turn_id)
-        for who, session_id in enumerate(sessions):
+            for request in provider.requests[-2:]:
+                assert len(request) == 2 + 2 * turn, "the model did not see what was said before"
+        for who, session_id in sessions.items():
             said = [entry.message["content"] for entry in await log_of(claw, session_id)]
             assert said == [text for turn in range(3) for text in (f"{who}{turn}", f"echo: {who}{turn}")]
-    for request in provider.requests[-2:]:
-        assert len(request) == 6
 
 
 # --- commands ---------------------------------------------------------------------------------------------

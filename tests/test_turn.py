@@ -216,7 +216,7 @@ async def test_a_cancelled_answer_keeps_what_was_shown_and_says_that_it_was_stop
         assert ended["data"]["usage"]["calls"] == 0
         log = await log_of(claw, receipt.session_id)
         assert told(log)[1] == ("assistant", "Once upon\n\n" + stopped_note("tell me"))
-        assert log[1].meta == {"cancelled": True}
+        assert log[1].meta == {"cancelled": True, "shown": "Once upon"}
 
 
 async def test_a_call_that_a_cancel_interrupted_gets_a_result_that_says_so(tmp_path: Path) -> None:

@@ -278,8 +278,6 @@ class _Turn:
             return "read"  # it will not run
         try:
             return tool.risk_of(call.arguments)
-        except (
-            Exception
-        ):  # boundary: a tool's own risk function, which sees arguments before they are checked
+        except Exception:  # boundary: a tool's own function, which sees arguments before they are checked
             logger.exception("the risk of a call of %s cannot be told; it counts as a write", call.name)
             return "write"
