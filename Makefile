@@ -4,7 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
-export PYTHONWARNDEFAULTENCODING := 1
 export MINICLAW_PROJECT := $(CURDIR)
 
 .PHONY: help run test check format bench chaos clean
@@ -23,11 +22,11 @@ $(DEV_STAMP): pyproject.toml
 	touch $(RUN_STAMP) $@
 
 run: $(RUN_STAMP) ## install into .venv and serve; ARGS="--port 9000" passes arguments on
-	@exec $(BIN)/miniclaw serve $(ARGS)
+	@$(BIN)/miniclaw serve $(ARGS) || test $$? -eq 130
 
 test: $(DEV_STAMP) ## run all tests with coverage; ARGS="-k name" passes arguments on
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest $(ARGS)
+	PYTHONWARNDEFAULTENCODING=1 $(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report $(if $(ARGS),,--fail-under=90)
 

@@ -20,8 +20,18 @@ from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError, ProtocolError
 from miniclaw.gateway import reader
 from miniclaw.gateway.protocol import Inbound
-from tests.support.agent import GUARD, Zap, eventually, log_of, outcome, question, say, send, zap
-from tests.support.browser import DictatedProvider
+from tests.support.agent import (
+    GUARD,
+    DictatedProvider,
+    Zap,
+    eventually,
+    log_of,
+    outcome,
+    question,
+    say,
+    send,
+    zap,
+)
 from tests.support.claw import TOKEN, running_claw
 from tests.support.core import START, FakeClock
 from tests.support.model import last_user

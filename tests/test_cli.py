@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,51 @@ async def test_chat_attaches_to_the_gateway_that_runs_on_the_same_directory(tmp_
         assert done.returncode == 1 and "401" in done.stderr
         second = await in_thread(tmp_path, "serve", "--port", "0", "--gateway-port", "0", env=env)
         assert second.returncode == 1 and "Another miniclaw is running" in second.stderr
+
+
+@pytest.mark.parametrize("target", ["/dev/full", "a reader that has gone"])
+def test_an_output_that_cannot_be_written_ends_the_program(tmp_path: Path, target: str) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "miniclaw",
+        "chat",
+        "--data-dir",
+        str(tmp_path),
+        "--once",
+        "讲一个长一点的故事",
+    ]
+    options: dict[str, Any] = {"env": {**os.environ, **ENV}, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    if target == "/dev/full":
+        with open(target, "w", encoding="utf-8") as full:
+            done = subprocess.run(command, stdout=full, timeout=60, check=False, **options)
+        assert done.returncode == 1 and "No space left" in done.stderr
+        return
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **options) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.read(5)
+        process.stdout.close()
+        assert process.wait(60) == 1
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_double_slash_sends_a_text_that_begins_with_a_slash(tmp_path: Path) -> None:
+    done = run("chat", data_dir=tmp_path, stdin="//help\n/history\n")
+    assert done.returncode == 0 and "user · /help" in done.stdout
+
+
+async def test_what_only_an_own_gateway_can_do_is_refused_when_one_is_running(tmp_path: Path) -> None:
+    async with server_process(tmp_path, env=ENV):
+        done = await in_thread(tmp_path, "chat", "--once", "x", "--user-id", "bob", env=ENV)
+        assert done.returncode == 1 and "--user-id" in done.stderr
+        done = await in_thread(tmp_path, "chat", "--once", "x", "--model", "nope", env=ENV)
+        assert done.returncode == 1 and "no model `nope`" in done.stderr
+
+
+async def test_a_models_text_cannot_command_the_terminal(tmp_path: Path) -> None:
+    async with FakeModel(lambda messages, number: {"text": "\x1b]0;pwned\x07\x1b[2Jhi\x9b2J"}) as model:
+        done = await in_thread(tmp_path, "chat", "--once", "x", env={"OPENAI_BASE_URL": model.url})
+        assert done.stdout == "]0;pwned[2Jhi2J\n"
 
 
 def test_piped_lines_are_answered_one_after_the_other_in_one_session(tmp_path: Path) -> None:

@@ -17,8 +17,7 @@ from miniclaw.app import MiniClaw
 from miniclaw.gateway import connection as connection_module
 from miniclaw.gateway.connection import Connection
 from miniclaw.gateway.protocol import event_message, new_id
-from tests.support.agent import GUARD, eventually, outcome, send
-from tests.support.browser import DictatedProvider
+from tests.support.agent import GUARD, DictatedProvider, eventually, outcome, send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client, reply_to
 from tests.support.model import FakeModel, Reply, last_user

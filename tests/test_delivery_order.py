@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -65,6 +66,10 @@ class BadPlatform:
     @property
     def count(self) -> int:
         return sum(map(len, self.tries.values()))
+
+    def has_tried(self, times: int, ending: asyncio.Task[None]) -> bool:
+        """Whether so many tries came, or all turns have ended, after which there may be no more."""
+        return self.count >= times or ending.done()
 
     async def take(self, request: web.Request) -> web.StreamResponse:
         body = json.loads(await request.read())
@@ -187,8 +192,7 @@ async def carry_out(plan: Plan, *restarts: int, timeout: float) -> tuple[BadPlat
 
             ending = asyncio.create_task(turns())
             for tries in restarts:
-                target = platform.count + tries
-                await eventually(lambda target=target: platform.count >= target or ending.done())
+                await eventually(partial(platform.has_tried, platform.count + tries, ending))
                 await post.restart()
             await ending
             await eventually(post.all_sent)

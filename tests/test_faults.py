@@ -220,10 +220,11 @@ async def test_cancelling_a_waiting_turn_leaves_the_running_one_its_feed_and_pha
         await go.wait()
         return await echo(messages)
 
-    async with running_claw(tmp_path, ScriptedProvider([wait])) as claw:
+    provider = ScriptedProvider([wait])
+    async with running_claw(tmp_path, provider) as claw:
         running = await send(claw, "one")
         session_id = running.session_id or ""
-        await eventually(lambda: claw.live.get(session_id))
+        await eventually(lambda: provider.requests)
         feed = claw.live.get(session_id)
         phases: list[str] = []
         ends: list[str] = []

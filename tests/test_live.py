@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from miniclaw.gateway.events import EventBus, LiveEvent, LiveTurns, TurnFeed
 from miniclaw.gateway.live import LiveHtml
 from miniclaw.gateway.markdown import render_markdown
-from tests.support.agent import GUARD, eventually
-from tests.support.browser import DictatedProvider
+from tests.support.agent import GUARD, DictatedProvider, eventually
 from tests.support.claw import TOKEN, running_claw
 
 Payload = dict[str, Any]

@@ -140,7 +140,7 @@ def test_the_reason_of_the_end_is_told_in_our_words(reason: str, finish: str) ->
 
 
 def test_a_stream_that_ends_without_anything_is_a_cut_one_and_may_be_tried_again() -> None:
-    with pytest.raises(ModelError, match="cut") as cut:
+    with pytest.raises(ModelError, match="no answer") as cut:
         assembled(chunk(role="assistant"), {"choices": [], "usage": {"prompt_tokens": 3}})
     assert (cut.value.code, cut.value.retryable) == ("model_unreachable", True)
 

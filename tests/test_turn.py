@@ -21,8 +21,18 @@ from miniclaw.gateway.events import LiveEvent
 from miniclaw.gateway.protocol import CommandPayload, MessageType
 from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Entry, Usage
-from tests.support.agent import Zap, eventually, log_of, outcome, question, result_in, say, send, zap
-from tests.support.browser import DictatedProvider
+from tests.support.agent import (
+    DictatedProvider,
+    Zap,
+    eventually,
+    log_of,
+    outcome,
+    question,
+    result_in,
+    say,
+    send,
+    zap,
+)
 from tests.support.claw import running_claw
 from tests.support.core import text_message
 from tests.support.model import illegal, last_user
@@ -257,11 +267,10 @@ async def test_a_queued_command_that_is_cancelled_while_it_waits_is_answered_by_
 
 
 async def test_a_turn_whose_session_was_deleted_is_dropped_quietly(tmp_path: Path) -> None:
-    async with running_claw(
-        tmp_path, ScriptedProvider([hang, echo]), arguments={"limits.running": 1}
-    ) as claw:
+    provider = ScriptedProvider([hang, echo])
+    async with running_claw(tmp_path, provider, arguments={"limits.running": 1}) as claw:
         first = await send(claw, "one")
-        await eventually(lambda: claw.live.get(first.session_id or ""))
+        await eventually(lambda: provider.requests)
         second = await send(claw, "two")
         await claw.sessions.delete(second.session_id or "")
         await claw.commands.cancel(first.turn_id or "", "owner")

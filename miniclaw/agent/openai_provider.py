@@ -166,7 +166,7 @@ def _translate(error: Exception, info: ModelInfo, *, began: bool = False) -> Mod
     if isinstance(error, APIStatusError):
         return _translate_status(error, info)
     if isinstance(error, APIConnectionError):
-        what = "was cut" if began else "cannot be reached"
+        what = "broke off its answer" if began else "cannot be reached"
         return ModelError(
             "model_unreachable",
             f"The model server at {info.where} {what}; check that it runs.",

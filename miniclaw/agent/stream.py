@@ -59,6 +59,11 @@ class ChatAssembler:
         """Whether anything of the answer has come."""
         return bool(self._text or self._reasoning or self._calls)
 
+    @property
+    def ended(self) -> bool:
+        """Whether the server said that the answer is complete."""
+        return self._finish is not None
+
     def feed(self, chunk: Any) -> LLMChunk | None:
         """Take one chunk; returns what it adds to what can be shown.
 
@@ -83,12 +88,17 @@ class ChatAssembler:
         """The whole answer.
 
         Raises:
-            ModelError: the stream ended before it said so and holds nothing that could be used.
+            ModelError: the stream ended without saying that the answer did: it was cut.
         """
+        if self._finish is None and not self.began:
+            text = "The model server gave no answer; check OPENAI_BASE_URL, which usually ends in /v1."
+            raise ModelError("model_unreachable", text, retryable=True)
+        if self._finish is None:
+            raise ModelError(
+                "model_unreachable", "The model's answer was cut off; ask again.", retryable=True
+            )
         calls = tuple(_sound(call) for call in self._calls if call.name)
         text = "".join(self._text)
-        if self._finish is None and not calls and not text:
-            raise ModelError("model_unreachable", "The model's stream was cut.", retryable=True)
         if self._finish == "length" and calls and calls[-1].arguments is None:
             raise ModelError("model_error", "The model's answer was cut inside a tool call.")
         return LLMResponse(
@@ -168,6 +178,7 @@ def response_of(body: Any, model: str = "") -> LLMResponse:
     if not isinstance(body, dict) or not (body.get("choices") or body.get("error")):
         raise ModelError("model_error", "The model server answered with something that is no completion.")
     assembler.feed(body)
+    assembler.feed({"choices": [{"finish_reason": "stop"}]} if not assembler.ended else {})
     return assembler.finish()
 
 

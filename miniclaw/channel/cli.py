@@ -19,7 +19,6 @@ class TerminalChannel(ConnectionChannel):
     """Connections of terminals that run in this process."""
 
     name = "terminal"
-    typed = True
 
     async def start(self) -> None:
         """Nothing to open."""

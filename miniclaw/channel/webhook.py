@@ -29,6 +29,9 @@ QUEUE: Final = 1024
 STORE_SECONDS: Final = 2.5
 """How long storing may take before the platform is told to try again; Slack waits three seconds."""
 
+LONGEST_WAIT: Final = 1e9
+"""Seconds that a `Retry-After` counts at most, so that a time made of it stays a number."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookRequest:
@@ -168,6 +171,8 @@ class WebhookChannel(Channel):
         except TimeoutError:
             logger.error("%s webhook: storing took too long; the platform is asked to try again", self.name)
             receipt = Receipt(status="unavailable", code="storage_unavailable")
+        finally:
+            self._unsettled.pop(id(inbound), None)
         return self._platform.answer(receipt)
 
 
@@ -185,7 +190,8 @@ def delivery_error(status: int, retry_after: str | None) -> DeliveryError | None
         return None
     text = f"the platform answered {status}"
     if status == 429:
-        seconds = float(retry_after) if retry_after and retry_after.isdigit() else None
+        is_number = retry_after is not None and retry_after.isascii() and retry_after.isdigit()
+        seconds = min(float(retry_after or 0), LONGEST_WAIT) if is_number else None
         return DeliveryError(text, retry_after=seconds)
     if status in (408, 425) or status >= 500:
         return DeliveryError(text, unknown=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -44,10 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(args.run(args))
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), 1
+        )  # whoever read the output has gone; nothing is left to say
+        return 1
     except Exception as error:  # boundary: what reaches the user is one sentence
         from miniclaw.errors import MiniClawError
 
-        if args.log_level == "debug" or not isinstance(error, MiniClawError):
+        if args.log_level == "debug" or not isinstance(error, MiniClawError | OSError):
             raise
         print(f"miniclaw: {error}", file=sys.stderr)
         return 1

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from miniclaw.cli.link import Link, open_link
+from miniclaw.cli.once import interruptible, once
 from miniclaw.cli.screen import Screen
 from miniclaw.config import LoadedSettings
 from miniclaw.errors import ProtocolError
@@ -26,19 +25,20 @@ LEAVE = frozenset({"exit", "quit", "/exit", "/quit"})
 
 async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
     """Open a link and talk over it; returns the exit code."""
-    async with open_link(loaded, connect=args.connect, user_id=args.user_id) as (link, where):
+    async with open_link(loaded, connect=args.connect, user_id=args.user_id) as (link, where, attached):
         interactive = args.once is None and sys.stdin.isatty()
         read_line = _prompt() if interactive else _read_line
         conversation = Conversation(
             link, Screen(quiet=args.json), args.allow, ask=read_line if interactive else None
         )
         reader = asyncio.get_running_loop().create_task(conversation.read())
+        reader.add_done_callback(conversation.reader_ended)
         try:
             await conversation.enter(session_id=args.session, latest=args.resume)
-            if args.model and args.connect:
-                await conversation.command("model", {"name": args.model})
+            if args.model and attached:
+                await conversation.switch_model(args.model)
             if args.once is not None:
-                return await _once(conversation, args.once, as_json=args.json)
+                return await once(conversation, args.once, as_json=args.json)
             if interactive:
                 conversation.screen.banner(where)
             return await _talk(conversation, read_line)
@@ -63,6 +63,7 @@ class Conversation:
         self._link = link
         self._allow = frozenset(allow)
         self._ask = ask
+        self._broken: BaseException | None = None
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._end: asyncio.Future[dict[str, Any]] | None = None
         self._approvals: asyncio.Queue[dict[str, Any]] = asyncio.Queue(64)
@@ -89,6 +90,21 @@ class Conversation:
             session_id = rows[0]["session_id"] if rows else None
         if session_id is not None:
             self.session_id = (await self.command("resume", {"session_id": session_id}))["session_id"]
+
+    def reader_ended(self, reader: asyncio.Task[None]) -> None:
+        """Whoever waits for an answer learns why none will come, such as an output that is closed."""
+        if reader.cancelled() or (error := reader.exception()) is None:
+            return
+        self._broken = error
+        for waiting in [*self._replies.values(), self._end]:
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+
+    async def switch_model(self, name: str) -> None:
+        """Have another model in this conversation."""
+        if self.session_id is None:
+            self.session_id = (await self.command("new"))["session_id"]
+        await self.command("model", {"name": name})
 
     async def command(self, name: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a command and return its result.
@@ -169,6 +185,8 @@ class Conversation:
             self.screen.error(reply["message"])
 
     async def _request(self, msg_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+        if self._broken is not None:
+            raise self._broken
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         msg_id = new_id("msg")
         self._replies[msg_id] = future
@@ -177,35 +195,6 @@ class Conversation:
 
     async def _send(self, msg_type: str, payload: dict[str, Any], *, msg_id: str | None = None) -> None:
         await self._link.send({"msg_id": msg_id or new_id("msg"), "msg_type": msg_type, "payload": payload})
-
-
-async def _once(conversation: Conversation, text: str, *, as_json: bool) -> int:
-    try:
-        end = await _interruptible(conversation, text)
-        data = end["data"]
-    except ProtocolError as error:
-        end, data = {"name": "turn.failed"}, {"code": error.code, "message": str(error)}
-    failed = end["name"] == "turn.failed"
-    if as_json:
-        _print_object(conversation, end, data)
-    elif failed:
-        conversation.screen.error(data["message"])
-    return 0 if end["name"] == "turn.finished" and not data.get("stopped_by") else 1
-
-
-def _print_object(conversation: Conversation, end: dict[str, Any], data: dict[str, Any]) -> None:
-    error = {"code": data["code"], "message": data["message"]} if end["name"] == "turn.failed" else None
-    if end["name"] == "turn.cancelled":
-        error = {"code": "cancelled", "message": "The turn was cancelled."}
-    row = {
-        "text": data.get("text", ""),
-        "session_id": conversation.session_id,
-        "turn_id": end.get("turn_id"),
-        **{name: data.get(name) for name in ("stopped_by", "usage")},
-        **{name: data.get(name, []) for name in ("tools", "used_memories", "saved_memories")},
-        "error": error,
-    }
-    print(json.dumps(row, ensure_ascii=False))
 
 
 async def _talk(conversation: Conversation, read_line: ReadLine) -> int:
@@ -227,42 +216,13 @@ async def _talk(conversation: Conversation, read_line: ReadLine) -> int:
                 conversation.session_id = result.get("session_id") or conversation.session_id
                 conversation.screen.result(command.name, result)
                 continue
-            end = await _interruptible(conversation, line[1:] if line.startswith("//") else line)
+            end = await interruptible(conversation, line[1:] if line.startswith("//") else line)
             failed = end["name"] == "turn.failed"
             if failed:
                 conversation.screen.error(end["data"]["message"])
         except ProtocolError as error:
             failed = True
             conversation.screen.error(str(error))
-
-
-async def _interruptible(conversation: Conversation, text: str) -> dict[str, Any]:
-    """A turn that the first Ctrl+C cancels; the second leaves the program."""
-    loop = asyncio.get_running_loop()
-    turn = loop.create_task(conversation.say(text))
-    presses = 0
-    cancels: set[asyncio.Task[None]] = set()
-
-    def interrupted() -> None:
-        nonlocal presses
-        presses += 1
-        if presses > 1:
-            turn.cancel()
-        else:
-            cancels.add(loop.create_task(conversation.cancel()))
-
-    try:
-        loop.add_signal_handler(signal.SIGINT, interrupted)
-    except NotImplementedError:
-        return await turn  # Windows: Ctrl+C raises KeyboardInterrupt, which ends the program
-    try:
-        return await turn
-    except asyncio.CancelledError:
-        if presses > 1:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
 
 
 def _prompt() -> ReadLine:

@@ -55,8 +55,8 @@ class _SocketLink:
 @contextlib.asynccontextmanager
 async def open_link(
     loaded: LoadedSettings, *, connect: str | None, user_id: str
-) -> AsyncIterator[tuple[Link, str]]:
-    """A link and a word on where it leads.
+) -> AsyncIterator[tuple[Link, str, bool]]:
+    """A link, a word on where it leads, and whether that is another process.
 
     With `connect` to that URL; else to the gateway that runs on the data directory; else to a gateway of
     this process's own.
@@ -65,12 +65,19 @@ async def open_link(
         ConfigError: the gateway cannot be reached or refuses the token.
     """
     running = None if connect else RunDir(loaded.data_dir).running()
-    if connect or (running is not None and running.gateway_port is not None):
+    if running is not None and running.gateway_port is None:
+        raise ConfigError(
+            "The miniclaw that runs on this data directory was started with --gateway-port none, so nothing "
+            "can attach to it; start it with a gateway, or choose another --data-dir."
+        )
+    if running is not None and user_id != "owner":
+        raise ConfigError("--user-id does not go with a gateway that is running; its tokens say who you are.")
+    if connect or running is not None:
         configured = loaded.settings.gateway.token
         token = configured.get_secret_value() if configured else ""
         url = connect or f"ws://127.0.0.1:{running.gateway_port if running else 0}/"
         async with _connect(url, running.token if running else token) as socket:
-            yield _SocketLink(socket), url
+            yield _SocketLink(socket), url, True
         return
     port = {"gateway": loaded.settings.gateway.model_copy(update={"port": 0})}
     settings = loaded.settings.model_copy(update=port)
@@ -80,7 +87,7 @@ async def open_link(
         link = claw.terminal.link(user_id)
         try:
             model = claw.provider.info
-            yield link, model.name + (" (demo)" if model.demo else "")
+            yield link, model.name + (" (demo)" if model.demo else ""), False
         finally:
             await link.aclose()
 

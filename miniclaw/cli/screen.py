@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import locale
 import os
 import sys
-from typing import Any
+from typing import Any, Final
 
 from miniclaw import __version__
 
 __all__ = ["Screen"]
+
+
+_HARMLESS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Control characters, by which a model's text could clear the screen or feign a question."""
 
 
 class Screen:
@@ -18,6 +23,10 @@ class Screen:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(
+                errors="replace"
+            )  # a console of another encoding shows ? instead of failing
         self._color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         self._chinese = (
             (locale.getlocale()[0] or os.environ.get("LANG", "")).lower().startswith(("zh", "chinese"))
@@ -96,8 +105,9 @@ class Screen:
         if saved := len(data["saved_memories"]):
             self._dim(f"有 {saved} 条记忆插入" if self._chinese else f"{saved} memories saved")
 
-    def _write(self, text: str) -> None:
-        sys.stdout.write(text)
+    def _write(self, text: str, *, is_ours: bool = False) -> None:
+        """Write; what others wrote cannot command the terminal."""
+        sys.stdout.write(text if is_ours else text.translate(_HARMLESS))
         sys.stdout.flush()
         if text:
             self._column = 0 if text.endswith("\n") else 1
@@ -111,7 +121,9 @@ class Screen:
         self._write(text + "\n")
 
     def _dim(self, text: str) -> None:
-        self._line(f"\x1b[2m{text}\x1b[0m" if self._color else text)
+        self._end_line()
+        plain = text.translate(_HARMLESS)
+        self._write((f"\x1b[2m{plain}\x1b[0m" if self._color else plain) + "\n", is_ours=True)
 
 
 def _row(item: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from miniclaw.config import LoadedSettings, load_settings
+from miniclaw.errors import ConfigError
 
 __all__ = ["load", "run_async", "set_up_logging"]
 
@@ -31,7 +32,10 @@ def set_up_logging(loaded: LoadedSettings, *, default: str | None = None) -> Non
     level = default if default and "log.level" not in loaded.origins else log.level
     handler: logging.Handler
     if log.file:
-        handler = logging.FileHandler(log.file, encoding="utf-8")
+        try:
+            handler = logging.FileHandler(log.file, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"The log file `{log.file}` cannot be written: {error.strerror}.") from error
     else:
         handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
@@ -41,6 +45,8 @@ def set_up_logging(loaded: LoadedSettings, *, default: str | None = None) -> Non
     if level != "debug":
         for noisy in ("httpx", "httpx2", "httpcore2", "openai", "websockets", "aiohttp.access"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
+        # What breaks in our handlers is logged by them; what is left here is malformed HTTP of strangers.
+        logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:

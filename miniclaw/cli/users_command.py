@@ -50,7 +50,7 @@ async def _run(loaded: Any, args: argparse.Namespace) -> int:
 
     names = ("action", "user_id", "channel", "account", "person")
     given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
-    async with open_link(loaded, connect=None, user_id="owner") as (link, _):
+    async with open_link(loaded, connect=None, user_id="owner") as (link, _, _):
         conversation = Conversation(link, Screen(), [], ask=None)
         reader = asyncio.get_running_loop().create_task(conversation.read())
         try:

@@ -189,8 +189,8 @@ class Connection:
                         turn_id=receipt.turn_id,
                     ).to_json()
                 )
-            elif receipt.status == "duplicate":
-                self._replay_end(receipt.turn_id)
+            if receipt.status == "duplicate":
+                self._replay_end(receipt.turn_id)  # for clients that only send again
         elif receipt.status == "answered":
             if receipt.session_id:
                 self.enter(receipt.session_id)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from miniclaw import failpoints
 from miniclaw.agent.ending import until_stored
@@ -19,6 +20,9 @@ from miniclaw.session.outbox import Delivery, Outbox
 __all__ = ["Dispatcher"]
 
 logger = logging.getLogger(__name__)
+
+MAX_DOUBLINGS: Final = 30
+"""Of the wait between tries; more would not fit into a float."""
 
 
 class Dispatcher:
@@ -97,11 +101,11 @@ class Dispatcher:
             del self._draining[conversation]
 
     async def _deliver(self, row: Delivery) -> None:
-        """One try of a row, when its time has come."""
-        await asyncio.sleep(max(0.0, row.next_at - self._clock()))
-        if self._clock() - row.created_at > self._settings.give_up_after:
+        """One try of a row, when its time has come; given up now if that is after its last moment."""
+        if max(row.next_at, self._clock()) > row.created_at + self._settings.give_up_after:
             await self._give_up(row, row.error or "not delivered in time")
             return
+        await asyncio.sleep(max(0.0, row.next_at - self._clock()))
         await until_stored(lambda: self._outbox.begin(row))
         failpoints.hit("after-sending")
         try:
@@ -137,7 +141,8 @@ class Dispatcher:
         logger.error("delivery %s cannot be sent: %s", row.key, error)
 
     async def _put_off(self, row: Delivery, error: DeliveryError) -> None:
-        backoff = min(self._settings.retry_max, self._settings.retry_base * 2.0**row.attempts)
+        doublings = min(row.attempts, MAX_DOUBLINGS)
+        backoff = min(self._settings.retry_max, self._settings.retry_base * 2.0**doublings)
         wait = error.retry_after if error.retry_after is not None else backoff * (0.5 + self._jitter() / 2)
         at, uncertain = self._clock() + wait, row.uncertain or error.unknown
         await until_stored(lambda: self._outbox.retry(row, str(error), at=at, uncertain=uncertain))

@@ -82,7 +82,8 @@ class Attachment(_Strict):
 class TextPayload(_Strict):
     """What somebody says to the agent."""
 
-    text: str = Field(min_length=1)
+    text: str = Field(pattern=r"\S")
+    """At least one character that is no blank."""
     session_id: str | None = Field(default=None, max_length=128)
     attachments: tuple[Attachment, ...] = ()
 

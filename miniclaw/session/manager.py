@@ -9,6 +9,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from miniclaw.config import Clock
+from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import new_id
 from miniclaw.session.models import Entry, Session
 from miniclaw.session.storage import SessionStorage
@@ -113,8 +114,14 @@ class SessionManager:
             session.extend([e for e in stored.messages if e.position >= session.next_position])
 
     async def update(self, session: Session, **metadata: Any) -> None:
-        """Store changed metadata, then show it; a value of `None` removes the key."""
+        """Store changed metadata, then show it; a value of `None` removes the key.
+
+        Raises:
+            ProtocolError: the session was deleted meanwhile; it does not come back by this.
+        """
         async with self._one_at_a_time(session.session_id):
+            if self._alive.get(session.session_id) is not session:
+                raise ProtocolError("session_not_found", "There is no such session.")
             merged = {**session.metadata, **metadata}
             kept = {key: value for key, value in merged.items() if value is not None}
             changed = session.model_copy(update={"metadata": kept, "updated_at": self._clock()})
@@ -138,8 +145,9 @@ class SessionManager:
 
     async def delete(self, session_id: str) -> bool:
         """Remove a session with everything in it; whether there was one."""
-        deleted = await self.storage.delete(session_id)
-        self._forget(session_id)
+        async with self._one_at_a_time(session_id):
+            deleted = await self.storage.delete(session_id)
+            self._forget(session_id)
         return deleted
 
     async def list(self, user_id: str | None = None) -> list[Session]:
@@ -155,9 +163,10 @@ class SessionManager:
             ttl = self._ttl.get(session.channel)
             idle = self._clock() - session.updated_at
             if ttl is not None and idle > ttl and not is_busy(session.session_id):
-                if await self.storage.delete(session.session_id, idle_only=True):
-                    self._forget(session.session_id)
-                    deleted += 1
+                async with self._one_at_a_time(session.session_id):
+                    if await self.storage.delete(session.session_id, idle_only=True):
+                        self._forget(session.session_id)
+                        deleted += 1
         return deleted
 
     def _forget(self, session_id: str) -> None:

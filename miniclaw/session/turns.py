@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,8 @@ from miniclaw.session.sqlite import append_entries, check_fence, insert_session
 from miniclaw.session.usage import count_usage
 
 __all__ = ["Accepted", "TurnStore"]
+
+logger = logging.getLogger(__name__)
 
 DEDUPE_LIFETIME: Final = 48 * 3600.0
 """Seconds for which a message is known again; the promise is 24 hours."""
@@ -175,7 +178,7 @@ class TurnStore:
             f"WHERE t.state IN ('waiting', 'running') AND t.channel IN ({marks}) ORDER BY t.n",
             tuple(channels),
         )
-        return [_turn(row) for row in rows]
+        return [turn for row in rows if (turn := _readable(row)) is not None]
 
     def get(self, turn_id: str) -> Turn | None:
         """A turn as it stands."""
@@ -269,6 +272,15 @@ def session_key(inbound: Inbound, scope: str) -> str | None:
     if inbound.conversation is None:
         return None
     return "\x1f".join((inbound.channel, inbound.account, inbound.conversation, inbound.thread or "", scope))
+
+
+def _readable(row: tuple[Any, ...]) -> Turn | None:
+    """The turn of a row, or `None`: one that is damaged must not keep the others from going on."""
+    try:
+        return _turn(row)
+    except ValueError:
+        logger.error("turn %s of session %s cannot be read and is passed over", row[1], row[2])
+        return None
 
 
 def _turn(row: tuple[Any, ...]) -> Turn:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from miniclaw.agent.approval import Approval
-from miniclaw.agent.providers import LLMResponse, ToolCall
+from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
+from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.gateway.protocol import Receipt, new_id
 from miniclaw.session.models import Entry
@@ -46,6 +48,38 @@ def zap(at: str, *, call_id: str = "c1", name: str = "zap") -> LLMResponse:
     return LLMResponse(tool_calls=(ToolCall.of(call_id, name, {"at": at}),), finish="tool_calls")
 
 
+class DictatedProvider(ScriptedProvider):
+    """A model that answers word by word as a test dictates it."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self._words: asyncio.Queue[str | LLMResponse] = asyncio.Queue()
+
+    def say(self, text: str) -> None:
+        """Stream a piece of text."""
+        self._words.put_nowait(text)
+
+    def end(self, text: str = "") -> None:
+        """End the answer, after a last piece of text."""
+        self.say(text)
+        self._words.put_nowait(LLMResponse())
+
+    def call(self, name: str, **arguments: Any) -> None:
+        """End the answer with a tool call."""
+        call = ToolCall.of(f"call_{len(self.requests)}", name, arguments)
+        self._words.put_nowait(LLMResponse(tool_calls=(call,), finish="tool_calls"))
+
+    async def stream(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> AsyncIterator[LLMChunk]:
+        self.requests.append([dict(message) for message in messages])
+        text = ""
+        while isinstance(word := await self._words.get(), str):
+            text += word
+            yield LLMChunk(word)
+        yield LLMChunk(response=replace(word, text=text))
+
+
 async def eventually(claim: Callable[[], object]) -> None:
     """Wait until something is true."""
     async with asyncio.timeout(GUARD):
@@ -60,15 +94,17 @@ async def send(claw: MiniClaw, text: str = "go", *, user_id: str | None = "owner
 
 
 async def outcome(claw: MiniClaw, turn_id: str | None) -> dict[str, Any]:
-    """How a turn ended, as soon as it has."""
+    """How a turn ended, as soon as it has and its run is over."""
     assert turn_id is not None
+    found: dict[str, Any] = {}
 
-    def found() -> dict[str, Any] | None:
+    def has_ended() -> bool:
         turn = claw.turns.get(turn_id)
-        return turn.outcome if turn else None
+        found.update((turn.outcome if turn else None) or {})
+        return bool(found) and turn_id not in {running.turn_id for running in claw.mailbox._current.values()}
 
-    await eventually(found)
-    return found() or {}
+    await eventually(has_ended)
+    return found
 
 
 async def say(claw: MiniClaw, text: str = "go", **more: Any) -> str:

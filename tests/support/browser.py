@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,9 +22,8 @@ from playwright.async_api import (
     expect,
 )
 
-from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
-from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from tests.support.agent import DictatedProvider as DictatedProvider  # browser tests take it from here
 
 GUARD_MS = 10_000
 """Milliseconds after which a test that waits for the page has failed."""
@@ -155,38 +152,6 @@ class Chromium:
         finally:
             await context.close()
         assert problems == []
-
-
-class DictatedProvider(ScriptedProvider):
-    """A model that answers word by word as a test dictates it."""
-
-    def __init__(self) -> None:
-        super().__init__([])
-        self._words: asyncio.Queue[str | LLMResponse] = asyncio.Queue()
-
-    def say(self, text: str) -> None:
-        """Stream a piece of text."""
-        self._words.put_nowait(text)
-
-    def end(self, text: str = "") -> None:
-        """End the answer, after a last piece of text."""
-        self.say(text)
-        self._words.put_nowait(LLMResponse())
-
-    def call(self, name: str, **arguments: Any) -> None:
-        """End the answer with a tool call."""
-        call = ToolCall.of(f"call_{len(self.requests)}", name, arguments)
-        self._words.put_nowait(LLMResponse(tool_calls=(call,), finish="tool_calls"))
-
-    async def stream(
-        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
-    ) -> AsyncIterator[LLMChunk]:
-        self.requests.append([dict(message) for message in messages])
-        text = ""
-        while isinstance(word := await self._words.get(), str):
-            text += word
-            yield LLMChunk(word)
-        yield LLMChunk(response=replace(word, text=text))
 
 
 def address(claw: MiniClaw) -> str:

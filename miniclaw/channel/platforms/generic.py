@@ -38,6 +38,8 @@ __all__ = ["GenericPlatform", "sign"]
 
 WINDOW_SECONDS: Final = 300
 """How far a timestamp may be from our clock, in both directions."""
+CONNECT_SECONDS: Final = 5.0
+"""How long it may take to reach a reply's host; nothing is sent before."""
 MAX_ID: Final = 256
 MAX_NAME: Final = 200
 
@@ -130,7 +132,9 @@ class GenericPlatform:
         if target.url is None or not self._is_allowed(target.url):
             raise DeliveryError("the reply's host is not in channels.generic.reply_hosts", permanent=True)
         if self._client is None:
-            self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False)
+            # How long an answer may take is the dispatcher's to say (`delivery.timeout`).
+            limits = httpx.Timeout(None, connect=CONNECT_SECONDS, pool=CONNECT_SECONDS)
+            self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=limits)
         payload = {"text": text, "turn_id": key.rpartition(".")[0], "session": target.thread}
         body = encode_json({**payload, "possibly_repeated": True} if repeat else payload).encode()
         timestamp = str(math.floor(self._clock()))
@@ -142,7 +146,7 @@ class GenericPlatform:
         }
         try:
             response = await self._client.post(target.url, content=body, headers=headers)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise DeliveryError(f"{target.url} cannot be reached: {error}") from error
         except httpx.HTTPError as error:
             raise DeliveryError(f"{target.url} gave no answer: {error}", unknown=True) from error
