@@ -281,6 +281,17 @@ async def test_a_wait_without_end_is_given_up_and_does_not_hold_up_what_comes_af
         await eventually(lambda: post.states() == {"t1.0": "dead", "t2.0": "sent"})
 
 
+async def test_an_answer_that_comes_after_a_stop_is_left_for_the_next_start(tmp_path: Path) -> None:
+    platform = BadPlatform()
+    async with office(tmp_path, platform) as post:
+        await post.dispatcher.stop(0)
+        await post.put(1, "a")
+        assert post.dispatcher._draining == {}
+        await post.restart()
+        await eventually(post.all_sent)
+    assert platform.tries["a"] == [("t1.0", False)]
+
+
 @pytest.mark.parametrize("fault", ["429 0", "500"])
 async def test_an_answer_that_was_tried_thousands_of_times_is_tried_again(tmp_path: Path, fault: str) -> None:
     """A platform that asks for a try a second comes to so many within a day."""

@@ -60,12 +60,15 @@ async def test_messages_of_one_session_on_all_ways_in_at_once_run_one_at_a_time_
             events = [event async for event in claw.ask(text, session_id=session_id)]
             return str(events[-1]["data"]["text"])
 
+        first = asyncio.create_task(by_library("first"))
+        await eventually(lambda: model.requests)
         ways = itertools.cycle((by_socket, by_http, by_library))
-        asked = asyncio.gather(*(way(text) for way, text in zip(ways, texts, strict=False)))
-        await eventually(lambda: claw.mailbox.load == {"running": 1, "waiting": len(texts) - 1})
-        await eventually(lambda: len(model.requests) == 1)
+        asked = asyncio.gather(first, *(way(text) for way, text in zip(ways, texts, strict=False)))
+        await eventually(lambda: claw.mailbox.load == {"running": 1, "waiting": len(texts)})
+        assert len(model.requests) == 1
         go.set()
         answers = await asked
+        texts.insert(0, "first")
         assert answers == [f"echo: {text}" for text in texts]
         said = [entry.message["content"] for entry in await log_of(claw, session_id)]
     assert sorted(said[::2]) == sorted(texts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -22,8 +23,15 @@ TOOLS: list[Message] = [
 ]
 
 
-def provider_of(server: FakeModel, **options: Any) -> OpenAIProvider:
-    return OpenAIProvider("fake-chat", api_key=KEY, base_url=server.url, **{"max_retries": 0, **options})
+@asynccontextmanager
+async def provider_of(server: FakeModel, **options: Any) -> AsyncIterator[OpenAIProvider]:
+    """A provider for a server, closed at the end."""
+    given = {"api_key": KEY, "max_retries": 0, **options}
+    provider = OpenAIProvider("fake-chat", base_url=server.url, **given)
+    try:
+        yield provider
+    finally:
+        await provider.close()
 
 
 class RawModel(FakeModel):
@@ -73,10 +81,8 @@ async def collect(provider: OpenAIProvider) -> tuple[str, LLMResponse]:
 
 async def test_a_stream_is_shown_as_it_comes_and_ends_with_the_whole_answer() -> None:
     reply: Reply = {"text": "the sum, please wait", "calls": [("calculator", {"expression": "1+1"})]}
-    async with FakeModel(lambda messages, number: reply) as server:
-        provider = provider_of(server)
+    async with FakeModel(lambda messages, number: reply) as server, provider_of(server) as provider:
         chunks = [chunk async for chunk in provider.stream(HELLO, TOOLS)]
-        await provider.close()
     assert [chunk.text for chunk in chunks[:-1]] == ["the sum,", " please ", "wait"]
     response = chunks[-1].response
     assert response is not None and response.text == reply["text"]
@@ -87,14 +93,11 @@ async def test_a_stream_is_shown_as_it_comes_and_ends_with_the_whole_answer() ->
 
 
 async def test_a_request_carries_model_messages_tools_and_the_parameters_that_are_set() -> None:
-    async with FakeModel() as server:
-        provider = provider_of(server, temperature=0.5, max_tokens=9)
+    async with FakeModel() as server, provider_of(server, temperature=0.5, max_tokens=9) as provider:
         await collect(provider)
         await provider.chat(HELLO, TOOLS)
-        plain = provider_of(server)
-        await plain.chat(HELLO, [])
-        for each in (provider, plain):
-            await each.close()
+        async with provider_of(server) as plain:
+            await plain.chat(HELLO, [])
     sampling = {"temperature": 0.5, "max_tokens": 9}
     streamed = {"stream": True, "stream_options": {"include_usage": True}}
     base = {"model": "fake-chat", "messages": HELLO}
@@ -102,17 +105,13 @@ async def test_a_request_carries_model_messages_tools_and_the_parameters_that_ar
 
 
 async def test_an_answer_in_one_piece_is_the_same_answer() -> None:
-    async with FakeModel(lambda messages, number: {"text": "hi"}) as server:
-        provider = provider_of(server)
+    async with FakeModel(lambda messages, number: {"text": "hi"}) as server, provider_of(server) as provider:
         assert (await provider.chat(HELLO)).text == (await collect(provider))[1].text == "hi"
-        await provider.close()
 
 
 async def test_the_servers_models_are_listed() -> None:
-    async with FakeModel() as server:
-        provider = provider_of(server)
+    async with FakeModel() as server, provider_of(server) as provider:
         assert await provider.models() == ["fake-embed", "fake-chat"]
-        await provider.close()
 
 
 def test_who_answers_is_told_without_a_request() -> None:
@@ -125,8 +124,7 @@ async def test_with_model_asks_another_model_over_the_same_connection() -> None:
     async def respond(request: web.Request) -> web.StreamResponse:
         return web.json_response({"choices": [{"message": {"content": "x"}, "finish_reason": "stop"}]})
 
-    async with RawModel(respond) as server:
-        provider = provider_of(server)
+    async with RawModel(respond) as server, provider_of(server) as provider:
         other = provider.with_model("other")
         assert (other.info.name, provider.info.name) == ("other", "fake-chat")
         for each in (provider, other, provider):
@@ -169,8 +167,7 @@ async def test_each_refusal_has_its_code_and_its_sentence_holds_no_key(
         message = f"{text} (you sent {request.headers['Authorization']})"
         return web.json_response({"error": {"message": message}}, status=status)
 
-    async with RawModel(respond) as server:
-        provider = provider_of(server)
+    async with RawModel(respond) as server, provider_of(server) as provider:
         errors = []
         with pytest.raises(ModelError) as streamed:
             await collect(provider)
@@ -178,7 +175,6 @@ async def test_each_refusal_has_its_code_and_its_sentence_holds_no_key(
         with pytest.raises(ModelError) as whole:
             await provider.chat(HELLO)
         errors.append(whole.value)
-        await provider.close()
     for error in errors:
         assert (error.code, error.retryable) == (code, retryable)
         assert KEY not in str(error)
@@ -192,34 +188,30 @@ async def test_an_error_inside_a_stream_or_a_good_status_is_told_without_the_key
             return await sse(request, delta(content="half"), json.dumps(error).encode())
         return web.json_response(error)
 
-    async with RawModel(respond) as server:
-        provider = provider_of(server)
+    async with RawModel(respond) as server, provider_of(server) as provider:
         for ask in (collect(provider), provider.chat(HELLO)):
             with pytest.raises(ModelError, match="reported: out of memory") as raised:
                 await ask
             assert raised.value.code == "model_error" and KEY not in str(raised.value)
-        await provider.close()
 
 
 async def test_a_short_key_is_a_placeholder_and_may_stand_in_a_sentence() -> None:
     async def respond(request: web.Request) -> web.StreamResponse:
         return web.json_response({"error": {"message": "no local memory"}}, status=500)
 
-    async with RawModel(respond) as server:
-        provider = OpenAIProvider("m", api_key="local", base_url=server.url, max_retries=0)
+    async with RawModel(respond) as server, provider_of(server, api_key="local") as provider:
         with pytest.raises(ModelError, match="no local memory"):
             await provider.chat(HELLO)
-        await provider.close()
 
 
 async def test_a_server_that_is_not_there_is_unreachable() -> None:
     async with FakeModel() as gone:
-        provider = provider_of(gone)
-    for ask in (collect(provider), provider.chat(HELLO), provider.models()):
-        with pytest.raises(ModelError, match="cannot be reached") as raised:
-            await ask
-        assert (raised.value.code, raised.value.retryable) == ("model_unreachable", True)
-    await provider.close()
+        pass
+    async with provider_of(gone) as provider:
+        for ask in (collect(provider), provider.chat(HELLO), provider.models()):
+            with pytest.raises(ModelError, match="cannot be reached") as raised:
+                await ask
+            assert (raised.value.code, raised.value.retryable) == ("model_unreachable", True)
 
 
 async def test_a_server_that_falls_silent_is_given_up() -> None:
@@ -230,12 +222,10 @@ async def test_a_server_that_falls_silent_is_given_up() -> None:
         await hold.wait()
         return response
 
-    async with RawModel(respond) as server:
-        provider = provider_of(server, read_timeout=0.1)
+    async with RawModel(respond) as server, provider_of(server, read_timeout=0.1) as provider:
         with pytest.raises(ModelError) as raised:
             await collect(provider)
         hold.set()
-        await provider.close()
     assert raised.value.code == "model_unreachable"
 
 
@@ -247,30 +237,35 @@ async def test_a_connection_cut_in_the_middle_is_no_answer(begun: bool) -> None:
         request.transport.abort()
         return response
 
-    async with RawModel(respond) as server:
-        provider = provider_of(server)
-        with pytest.raises(ModelError, match="was cut" if begun else "cannot be reached") as raised:
+    async with RawModel(respond) as server, provider_of(server) as provider:
+        with pytest.raises(ModelError, match="broke off" if begun else "cannot be reached") as raised:
             await collect(provider)
-        await provider.close()
     assert (raised.value.code, raised.value.retryable) == ("model_unreachable", True)
 
 
-async def test_a_stream_that_ends_without_a_word_is_no_answer() -> None:
-    async with RawModel(lambda request: sse(request, delta(role="assistant"))) as server:
-        provider = provider_of(server)
-        with pytest.raises(ModelError, match="was cut") as raised:
+@pytest.mark.parametrize(
+    ("said", "sentence"), [({"role": "assistant"}, "gave no answer"), ({"content": "half"}, "cut off")]
+)
+async def test_a_stream_that_ends_without_saying_that_the_answer_does_is_no_answer(
+    said: dict[str, str], sentence: str
+) -> None:
+    async with (
+        RawModel(lambda request: sse(request, delta(**said))) as server,
+        provider_of(server) as provider,
+    ):
+        with pytest.raises(ModelError, match=sentence) as raised:
             await collect(provider)
-        await provider.close()
     assert raised.value.code == "model_unreachable"
 
 
 @pytest.mark.parametrize("line", [b"{broken", b"\xff\xfe", b'{"choices": ['])
 async def test_a_chunk_that_is_no_json_is_an_error_of_the_model(line: bytes) -> None:
-    async with RawModel(lambda request: sse(request, delta(content="half"), line)) as server:
-        provider = provider_of(server)
+    async with (
+        RawModel(lambda request: sse(request, delta(content="half"), line)) as server,
+        provider_of(server) as provider,
+    ):
         with pytest.raises(ModelError, match="not JSON") as raised:
             await collect(provider)
-        await provider.close()
     assert raised.value.code == "model_error"
 
 
@@ -287,11 +282,9 @@ async def test_a_body_that_is_no_completion_is_an_error_of_the_model(body: bytes
     async def respond(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body, content_type=kind)
 
-    async with RawModel(respond) as server:
-        provider = provider_of(server)
+    async with RawModel(respond) as server, provider_of(server) as provider:
         with pytest.raises(ModelError) as raised:
             await provider.chat(HELLO)
-        await provider.close()
     assert raised.value.code == "model_error"
 
 
@@ -305,10 +298,8 @@ async def test_a_list_of_models_that_is_none_is_empty() -> None:
             return web.json_response(["x"])
 
     for kind, models in ((Odd, ["good"]), (Page, [])):
-        async with kind() as server:
-            provider = provider_of(server)
+        async with kind() as server, provider_of(server) as provider:
             assert await provider.models() == models
-            await provider.close()
 
 
 async def test_a_busy_server_is_asked_again_after_the_time_that_it_names() -> None:
@@ -322,10 +313,8 @@ async def test_a_busy_server_is_asked_again_after_the_time_that_it_names() -> No
             request, delta(content="at last"), b'{"choices":[{"finish_reason":"stop"}]}', b"[DONE]"
         )
 
-    async with RawModel(respond) as server:
-        provider = provider_of(server, max_retries=2)
+    async with RawModel(respond) as server, provider_of(server, max_retries=2) as provider:
         assert (await collect(provider))[0] == "at last"
-        await provider.close()
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
@@ -341,8 +330,7 @@ async def test_a_reader_that_leaves_ends_the_request_at_the_server(how: str) -> 
         finally:
             left.set()
 
-    async with RawModel(respond) as server:
-        provider = provider_of(server)
+    async with RawModel(respond) as server, provider_of(server) as provider:
         if how == "closed":
             stream = provider.stream(HELLO)
             first = await anext(stream)
@@ -357,4 +345,3 @@ async def test_a_reader_that_leaves_ends_the_request_at_the_server(how: str) -> 
                 await task
         async with asyncio.timeout(10):
             await left.wait()
-        await provider.close()

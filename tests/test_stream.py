@@ -145,6 +145,13 @@ def test_a_stream_that_ends_without_anything_is_a_cut_one_and_may_be_tried_again
     assert (cut.value.code, cut.value.retryable) == ("model_unreachable", True)
 
 
+@pytest.mark.parametrize("half", [chunk(content="half an ans"), chunk(piece("{}", index=0, name="f"))])
+def test_a_stream_that_ends_in_the_middle_is_a_cut_one(half: Piece) -> None:
+    with pytest.raises(ModelError, match="cut off") as cut:
+        assembled(half)
+    assert (cut.value.code, cut.value.retryable) == ("model_unreachable", True)
+
+
 def test_an_empty_answer_that_says_that_it_ended_is_an_empty_answer() -> None:
     assert assembled(chunk(finish="stop")).text == ""
 
@@ -432,6 +439,10 @@ def test_an_unstreamed_answer_is_read_the_same_way() -> None:
     assert (response.text, response.reasoning, response.usage.input_tokens) == ("hi", "why", 5)
     assert [(call.id, call.arguments) for call in response.tool_calls] == [("c1", {"a": 1}), ("c2", {"a": 2})]
     assert response.to_message()["tool_calls"][0] == message["tool_calls"][0]
+
+
+def test_a_body_that_came_whole_needs_no_reason_of_its_end() -> None:
+    assert response_of({"choices": [{"message": {"content": "hi"}}]}).text == "hi"
 
 
 @pytest.mark.parametrize("body", [None, "x", [], {}, {"choices": []}, {"error": {"message": "broken"}}])

@@ -51,6 +51,7 @@ class Dispatcher:
         self._jitter = jitter
         self._draining: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         self._subscription: Subscription | None = None
+        self._stopped = False
 
     async def start(self) -> None:
         """Take up what a former process left, and every answer from now on."""
@@ -62,6 +63,7 @@ class Dispatcher:
 
     async def stop(self, grace: float) -> None:
         """Start nothing new, wait for running tries, then cancel them; their rows stay."""
+        self._stopped = True
         if self._subscription is not None:
             self._subscription.close()
         tasks = list(self._draining.values())
@@ -85,7 +87,7 @@ class Dispatcher:
 
     def _drain_soon(self, conversation: tuple[str, str, str]) -> None:
         """One task a conversation; one that is at work will see the new row too."""
-        if conversation not in self._draining:
+        if conversation not in self._draining and not self._stopped:
             task = asyncio.get_running_loop().create_task(self._drain(conversation))
             self._draining[conversation] = task
 
