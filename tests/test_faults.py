@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import sys
@@ -228,7 +229,9 @@ async def test_cancelling_a_waiting_turn_leaves_the_running_one_its_feed_and_pha
         feed = claw.live.get(session_id)
         phases: list[str] = []
         ends: list[str] = []
-        claw.bus.subscribe("user.owner", lambda topic, message: phases.append(message.payload.data["phase"]))
+        claw.bus.subscribe(
+            "user.owner", lambda topic, frame: phases.append(json.loads(frame)["payload"]["data"]["phase"])
+        )
         claw.bus.subscribe(
             f"session.{session_id}", lambda topic, event: ends.append(f"{event.name} {event.turn_id}")
         )

@@ -52,9 +52,11 @@ async def test_a_text_is_accepted_streamed_and_finished_with_numbered_events(tmp
 async def test_200_clients_at_once_each_get_their_own_answers_and_nobody_elses(tmp_path: Path) -> None:
     provider = ScriptedProvider([echo] * 400)
     async with running_claw(tmp_path, provider) as claw:
+        # Ten clients a user: what concerns a user's sessions goes to all of the user's connections.
+        tokens = [await claw.identities.add(f"user{number}") for number in range(20)]
 
         async def talk(number: int) -> None:
-            async with raw_client(port_of(claw)) as client:
+            async with raw_client(port_of(claw), tokens[number % 20]) as client:
                 for turn in range(2):
                     end = await client.say(f"client {number} turn {turn}")
                     assert end["data"]["text"] == f"echo: client {number} turn {turn}"

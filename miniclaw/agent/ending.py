@@ -139,4 +139,5 @@ class TurnEnding:
         }
         target = f"{session.channel}:{session.session_id}"
         message = event_message("session.updated", data, target=target, session_id=session.session_id)
-        self._bus.publish(f"user.{turn.user_id}", message)
+        # The frame and not the message: it goes to every connection of the user, encoded once.
+        self._bus.publish(f"user.{turn.user_id}", message.to_json())

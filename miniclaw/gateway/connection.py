@@ -250,8 +250,8 @@ class Connection:
         target = f"{self._channel.name}:{self.current or ''}"
         self.write(error_message(code, message, target=target, reply_to=reply_to).to_json())
 
-    def _on_user_event(self, topic: str, message: GatewayMessage) -> None:
-        self.write(message.to_json())
+    def _on_user_event(self, topic: str, frame: str) -> None:
+        self.write(frame)
 
     def _on_event(self, topic: str, event: LiveEvent) -> None:
         if event.name.endswith(".delta") or event.name == "turn.snapshot":
