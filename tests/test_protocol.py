@@ -117,8 +117,17 @@ def test_whatever_a_peer_sends_is_a_message_or_a_protocol_error_with_a_code(data
         assert not has_unreadable(message.payload.model_dump())
 
 
+@pytest.mark.parametrize("text", ["", " ", "\n\t", "\u3000"])
+def test_a_text_of_blanks_alone_says_nothing_and_is_refused(text: str) -> None:
+    with pytest.raises(ProtocolError, match="payload.text"):
+        parse_frame(encode_json({"msg_id": "a", "msg_type": "text", "payload": {"text": text}}))
+
+
 @given(
-    IDS, TEXT.filter(bool), st.none() | TEXT.filter(lambda text: len(text) <= 128), st.lists(IDS, max_size=3)
+    IDS,
+    TEXT.filter(str.strip),
+    st.none() | TEXT.filter(lambda text: len(text) <= 128),
+    st.lists(IDS, max_size=3),
 )
 def test_every_sound_text_is_taken_as_it_was_sent(
     msg_id: str, text: str, session_id: str | None, files: list[str]
