@@ -205,8 +205,10 @@ async def test_an_answer_of_another_channel_or_without_a_target_starts_nothing(t
 async def test_without_push_channels_there_is_nothing_to_do(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         outbox = Outbox(database, clock=time.time)
-        dispatcher = Dispatcher(outbox, {}, EventBus(), QUICK, clock=time.time)
+        bus = EventBus()
+        dispatcher = Dispatcher(outbox, {}, bus, QUICK, clock=time.time)
         await dispatcher.start()
+        assert bus._handlers == {}, "it listens for answers that it cannot send"
         await dispatcher.stop(0)
 
 
