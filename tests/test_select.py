@@ -58,15 +58,19 @@ async def speaking(*pieces: bytes, close: bool = True) -> AsyncIterator[int]:
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
-        await reader.readuntil(b"\r\n\r\n")
-        for piece in pieces:
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(0.01)  # the next piece is a packet of its own
-        if not close:
-            await reader.read()
-        writer.close()
-        talks.release()
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            for piece in pieces:
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.01)  # the next piece is a packet of its own
+            if not close:
+                await reader.read()
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # who came has gone before it said all
+        finally:
+            writer.close()
+            talks.release()
 
     server = await asyncio.start_server(talk, "127.0.0.1", 0)
     try:

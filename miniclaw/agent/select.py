@@ -69,7 +69,8 @@ async def _configured(settings: ModelSettings, agent: AgentConfig, key: str) -> 
         async with asyncio.timeout(LIST_SECONDS):
             found = first_chat_model(await provider.models())
     except (ModelError, TimeoutError) as error:
-        logger.warning("the model list could not be read (%s); using %s", error, DEFAULT_MODEL)
+        why = str(error) or f"no answer within {LIST_SECONDS:g} s"
+        logger.warning("the model list could not be read (%s); using %s", why, DEFAULT_MODEL)
         return provider
     return provider.with_model(found) if found else provider
 
