@@ -20,9 +20,10 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
 from miniclaw.db import Database  # noqa: E402 - behind the path
+from miniclaw.session.files import FileStorage  # noqa: E402
 from miniclaw.session.models import Entry, Session  # noqa: E402
 from miniclaw.session.sqlite import SQLiteStorage  # noqa: E402
-from miniclaw.session.storage import FileStorage, InMemoryStorage, SessionStorage  # noqa: E402
+from miniclaw.session.storage import InMemoryStorage, SessionStorage  # noqa: E402
 
 TEXT = "lorem ipsum dolor sit amet " * 8
 BATCH = 1000

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from miniclaw.session.storage import FileStorage
+from miniclaw.session.files import FileStorage
 from tests.support.claw import TOKEN, ServerProcess, server_process
 from tests.support.client import raw_client
 from tests.support.model import FakeModel, Message, Reply, illegal, last_user
@@ -140,7 +140,7 @@ WRITER = """
 import asyncio, itertools, sys
 from pathlib import Path
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.storage import FileStorage
+from miniclaw.session.files import FileStorage
 
 async def main():
     storage = FileStorage(Path(sys.argv[1]))

@@ -21,9 +21,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
+from miniclaw.session.files import FileStorage
 from miniclaw.session.models import Entry, Session
 from miniclaw.session.sqlite import SQLiteStorage
-from miniclaw.session.storage import FileStorage, InMemoryStorage, SessionStorage
+from miniclaw.session.storage import InMemoryStorage, SessionStorage
 from tests.support.core import make_session, open_database
 
 T = TypeVar("T")
@@ -550,6 +551,39 @@ async def test_a_corrupt_line_is_set_aside_and_the_sound_ones_keep_their_places(
     ]
     assert caplog.text.count("set aside") == 1
     await check_other(again)
+
+
+@given(
+    sizes=st.lists(st.integers(0, 60), max_size=12),
+    block=st.integers(1, 80),
+    last=st.integers(0, 14),
+    before=st.none() | st.integers(0, 14),
+)
+def test_a_page_read_from_the_end_of_a_file_is_that_of_the_whole_log(
+    sizes: list[int], block: int, last: int, before: int | None
+) -> None:
+    async def check(directory: Path) -> None:
+        storage = FileStorage(directory)
+        await storage.save(make_session("ses_1"))
+        await storage.append("ses_1", [entry(f"t{n}", content="字" * size) for n, size in enumerate(sizes)])
+        page = await storage.load("ses_1", last=last, before=before)
+        whole = [one for one in range(len(sizes)) if before is None or one < before]
+        assert turns_of(page) == [f"t{n}" for n in whole[max(0, len(whole) - last) :]]
+
+    with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("miniclaw.session.files.BLOCK_BYTES", block)
+        asyncio.run(check(Path(directory)))
+
+
+async def test_the_last_page_of_a_damaged_file_sets_the_damage_aside(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    raw = log_of(tmp_path).read_bytes()
+    log_of(tmp_path).write_bytes(raw[:-20])
+    storage = FileStorage(tmp_path)
+    assert turns_of(await storage.load("ses_1", last=1)) == ["t1"]
+    assert the_file(tmp_path, ".corrupt").exists()
+    await storage.append("ses_1", [entry("t9")])
+    assert turns_of(await storage.load("ses_1", last=2)) == ["t1", "t9"]
 
 
 async def test_a_log_that_is_read_without_damage_is_not_written(tmp_path: Path) -> None:
