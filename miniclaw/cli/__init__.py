@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "run the gateway, the web chat and the HTTP API",
     "chat": "talk in the terminal",
     "mcp": "serve the tools to MCP clients",
+    "doctor": "check everything, and say how to mend it",
     "users": "list users, add them, give them tokens",
 }
 

@@ -1,0 +1,187 @@
+"""`miniclaw doctor`: look at everything that a running gateway needs; changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from miniclaw.errors import ConfigError, ModelError
+
+if TYPE_CHECKING:
+    from miniclaw.agent.providers import LLMProvider
+    from miniclaw.config import LoadedSettings
+
+__all__ = ["add_arguments", "run"]
+
+LOW_DISK_BYTES: Final = 500 * 1024 * 1024
+"""Free space below which a warning is due."""
+MOST_LETTERS: Final = 10
+"""Dead letters that are named one by one."""
+MODEL_SECONDS: Final = 10.0
+"""How long the model server may take to list its models."""
+_SIGNS: Final = {"ok": "ok  ", "warning": "warn", "failed": "FAIL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: Literal["ok", "warning", "failed"]
+    result: str
+    mend: str = ""
+    """What to do, where something is wrong."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--json", action="store_true", help="print the checks as one JSON list")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print every check; 1 when one failed."""
+    from miniclaw.cli.start import load, set_up_logging
+
+    try:
+        loaded = load(args)
+    except ConfigError as error:
+        checks = [Check("settings", "failed", str(error), "mend that line, then run doctor again")]
+    else:
+        set_up_logging(loaded, default="error")
+        checks = list(_checks(loaded))
+    if args.json:
+        print(json.dumps([asdict(check) for check in checks], ensure_ascii=False, indent=2))
+    else:
+        for check in checks:
+            print(f"{_SIGNS[check.state]}  {check.name:9}  {check.result}")
+            if check.mend:
+                print(f"{'':17}→ {check.mend}")
+    return int(any(check.state == "failed" for check in checks))
+
+
+def _checks(loaded: LoadedSettings) -> Iterator[Check]:
+    count = len(loaded.origins)
+    yield Check("settings", "ok", f"{count} values set, the rest are defaults")
+    yield from _directory(loaded.data_dir)
+    yield from _database(loaded.data_dir / "miniclaw.db")
+    yield from _ports(loaded)
+    yield from _model(loaded)
+
+
+def _directory(directory: Path) -> Iterator[Check]:
+    above = next(path for path in (directory, *directory.parents) if path.exists())
+    if not os.access(above, os.W_OK | os.X_OK) or not above.is_dir():
+        mend = "give this user write access, or choose another --data-dir"
+        yield Check("data", "failed", f"{directory} cannot be written", mend)
+        return
+    yield Check("data", "ok", f"{directory}{'' if directory.exists() else ' (made at the first start)'}")
+    free = shutil.disk_usage(above).free
+    if free < LOW_DISK_BYTES:
+        yield Check("disk", "warning", f"{free >> 20} MB free", "make room: on a full disk nothing is accepted")
+    else:
+        yield Check("disk", "ok", f"{free >> 30} GB free")
+
+
+def _database(path: Path) -> Iterator[Check]:
+    if not path.exists():
+        yield Check("database", "ok", "none yet")
+        return
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            letters = connection.execute(
+                "SELECT key, channel, conversation, error FROM deliveries WHERE state = 'dead' ORDER BY n DESC"
+            ).fetchall()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        verdict, version, letters = str(error), 0, []
+    if verdict != "ok":
+        mend = "stop the gateway and put a backup of the file in its place"
+        yield Check("database", "failed", f"{path} is damaged: {verdict}", mend)
+        return
+    yield Check("database", "ok", f"{path.stat().st_size >> 10} kB, schema {version}")
+    if not letters:
+        yield Check("delivery", "ok", "no dead letters")
+        return
+    yield Check("delivery", "warning", f"{len(letters)} answers could not be delivered", _RETRY)
+    for key, channel, conversation, error in letters[:MOST_LETTERS]:
+        yield Check("delivery", "warning", f"{key} to {channel} {conversation}: {error}")
+
+
+_RETRY: Final = "mend the cause, then POST /api/deliveries/KEY/retry for each that is still wanted"
+
+
+def _ports(loaded: LoadedSettings) -> Iterator[Check]:
+    from miniclaw.rundir import RunDir
+
+    running = RunDir(loaded.data_dir).running()
+    if running is not None:
+        result = f"running as process {running.pid}: web {running.web_port}, gateway {running.gateway_port}"
+        yield Check("gateway", "ok", result)
+        return
+    settings = loaded.settings
+    for name, host, port, option in (
+        ("gateway", settings.gateway.host, settings.gateway.port, "--gateway-port"),
+        ("web", settings.web.host, settings.web.port, "--port"),
+    ):
+        if not port:
+            continue
+        try:
+            socket.create_server((host, port)).close()
+        except OSError as error:
+            mend = f"end what uses it, or start with `{option} 0` for any free port"
+            result = f"{host}:{port} cannot be used: {error.strerror}"
+            is_moved = name == "web" and "web.port" not in loaded.origins  # `serve` takes the next free one
+            yield Check(name, "warning" if is_moved else "failed", result, mend)
+        else:
+            yield Check(name, "ok", f"{host}:{port} is free")
+
+
+def _model(loaded: LoadedSettings) -> Iterator[Check]:
+    from miniclaw.cli.start import run_async
+
+    found: list[Check] = []
+
+    async def look() -> int:
+        from miniclaw.agent.select import choose_provider
+
+        provider = await choose_provider(loaded.settings.model, loaded.settings.agent)
+        try:
+            found.append(await _try_model(provider))
+        finally:
+            await provider.close()
+        return 0
+
+    run_async(look())
+    yield from found
+
+
+async def _try_model(provider: LLMProvider) -> Check:
+    info = provider.info
+    if info.demo:
+        mend = "set OPENAI_API_KEY or OPENAI_BASE_URL, or start a model server such as Ollama"
+        return Check("model", "warning", "none is configured: the built-in demo answers", mend)
+    try:
+        names = await asyncio.wait_for(provider.models(), MODEL_SECONDS)
+    except TimeoutError:
+        return Check("model", "failed", f"{info.where} does not answer", "check OPENAI_BASE_URL")
+    except ModelError as error:
+        if error.code == "model_not_found":  # the list itself: not every server has one
+            return Check("model", "ok", f"{info.name} at {info.where}, which lists no models")
+        return Check("model", "failed", str(error), "check OPENAI_BASE_URL and OPENAI_API_KEY")
+    if names and info.name not in names:
+        mend = f"set OPENAI_MODEL to one of: {', '.join(names[:8])}"
+        return Check("model", "failed", f"{info.where} has no model `{info.name}`", mend)
+    return Check("model", "ok", f"{info.name} at {info.where}")

@@ -1,0 +1,191 @@
+"""`miniclaw doctor` finds what is wrong, says how to mend it, and changes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from miniclaw.cli import doctor_command, main
+from miniclaw.session.outbox import Outbox
+from tests.support.core import FakeClock, open_database
+from tests.support.model import FakeModel
+from tests.test_outbox import delivery, store
+
+Checks = dict[str, list[dict[str, str]]]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No model server of this machine, no key of whoever runs the tests."""
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_MODEL", "MINICLAW_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MINICLAW_MODEL__PROBE_LOCAL", "false")
+    monkeypatch.setenv("MINICLAW_GATEWAY__PORT", "none")
+    monkeypatch.setenv("MINICLAW_WEB__PORT", "none")
+
+
+def doctor(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Checks]:
+    code = main(["doctor", "--json", "--data-dir", str(directory)])
+    found: Checks = {}
+    for check in json.loads(capsys.readouterr().out):
+        found.setdefault(check["name"], []).append(check)
+    return code, found
+
+
+def test_a_new_machine_passes_and_stays_untouched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, found = doctor(tmp_path / "new", capsys)
+    assert code == 0
+    assert found["model"][0]["state"] == "warning" and "OPENAI_API_KEY" in found["model"][0]["mend"]
+    assert {check["state"] for name in found if name != "model" for check in found[name]} == {"ok"}
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_broken_setting_is_named_with_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "miniclaw.toml").write_text("[limits]\nruning = 3\n", encoding="utf-8")
+    code, found = doctor(tmp_path, capsys)
+    assert code == 1 and set(found) == {"settings"}
+    assert "limits.runing" in found["settings"][0]["result"] and "miniclaw.toml" in found["settings"][0]["result"]
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="this user may write everywhere")
+def test_a_directory_that_cannot_be_written_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path.chmod(0o500)
+    try:
+        code, found = doctor(tmp_path / "x", capsys)
+    finally:
+        tmp_path.chmod(0o700)
+    assert code == 1 and "--data-dir" in found["data"][0]["mend"]
+
+
+def test_a_file_in_the_place_of_the_directory_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    code, found = doctor(tmp_path / "file", capsys)
+    assert code == 1 and found["data"][0]["state"] == "failed"
+
+
+def test_little_room_on_the_disk_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_command, "LOW_DISK_BYTES", 1 << 60)
+    code, found = doctor(tmp_path, capsys)
+    assert code == 0 and found["disk"][0]["state"] == "warning" and "make room" in found["disk"][0]["mend"]
+
+
+async def test_dead_letters_are_listed_with_the_way_to_send_them_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_database(tmp_path) as database:
+        outbox = Outbox(database, clock=FakeClock())
+        rows = [delivery(number) for number in range(12)]
+        await store(database, *rows)
+        for row in rows[1:]:
+            await outbox.dead(row, "channel_not_found")
+        code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    first, *named = found["delivery"]
+    assert code == 0 and first["state"] == "warning"
+    assert first["result"].startswith("11 ") and "/api/deliveries/KEY/retry" in first["mend"]
+    assert len(named) == 10 and "channel_not_found" in named[0]["result"]
+    assert "turn_0.0" not in json.dumps(found)
+
+
+async def test_a_damaged_database_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "miniclaw.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
+    code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    assert code == 1 and "damaged" in found["database"][0]["result"] and "backup" in found["database"][0]["mend"]
+    assert "delivery" not in found
+
+
+async def test_a_sound_database_is_only_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async with open_database(tmp_path):
+        pass
+    before = (tmp_path / "miniclaw.db").read_bytes()
+    code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    assert code == 0 and "schema" in found["database"][0]["result"]
+    assert (tmp_path / "miniclaw.db").read_bytes() == before
+    with closing(sqlite3.connect(tmp_path / "miniclaw.db")) as connection:
+        assert connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0] == "1"
+
+
+@pytest.mark.parametrize("section", ["GATEWAY", "WEB"])
+def test_a_port_in_use_fails_with_the_option_that_helps(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    section: str,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv(f"MINICLAW_{section}__PORT", str(taken.getsockname()[1]))
+        code, found = doctor(tmp_path, capsys)
+    check = found[section.lower()][0]
+    assert code == 1 and check["state"] == "failed" and "port 0" in check["mend"]
+
+
+async def test_a_model_that_the_server_lists_passes_and_one_that_it_does_not_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeModel() as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+        assert code == 0 and found["model"][0]["result"] == f"fake-chat at {server.url}"
+        monkeypatch.setenv("OPENAI_MODEL", "gone-9b")
+        code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    assert code == 1 and "gone-9b" in found["model"][0]["result"] and "fake-chat" in found["model"][0]["mend"]
+
+
+async def test_a_model_server_that_is_not_there_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeModel() as gone:
+        pass
+    monkeypatch.setenv("OPENAI_BASE_URL", gone.url)
+    monkeypatch.setenv("OPENAI_MODEL", "any")
+    code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    assert code == 1 and "OPENAI_BASE_URL" in found["model"][0]["mend"]
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, 1), (404, 0)])
+async def test_a_refused_key_fails_and_a_server_without_a_list_does_not(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    code: int,
+) -> None:
+    async def refuse(request: web.Request) -> web.Response:
+        return web.json_response({"error": {"message": "no"}}, status=status)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", refuse)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret-key")
+    monkeypatch.setenv("OPENAI_MODEL", "any")
+    try:
+        result = await asyncio.to_thread(doctor, tmp_path, capsys)
+    finally:
+        await runner.cleanup()
+    assert result[0] == code
+    assert "sk-secret-key" not in json.dumps(result[1])
+
+
+def test_people_read_one_line_a_check_with_the_way_to_mend_it_under_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--data-dir", str(tmp_path)]) == 0
+    lines: list[Any] = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("ok    settings") and lines[-1].strip().startswith("→ set OPENAI_API_KEY")
