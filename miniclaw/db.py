@@ -22,7 +22,7 @@ __all__ = ["Database", "SCHEMA_VERSION"]
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 CHECKPOINT_PAGES: Final = 1000
 """Pages (4 KiB) in the write-ahead log after which it is copied into the database, in a thread."""
 PIECE: Final = 200
@@ -38,6 +38,10 @@ CREATE TABLE users (
 CREATE TABLE identities (
   channel TEXT NOT NULL, account TEXT NOT NULL, platform_user TEXT NOT NULL, user_id TEXT NOT NULL,
   PRIMARY KEY (channel, account, platform_user)
+) WITHOUT ROWID;
+CREATE TABLE pairings (
+  code TEXT PRIMARY KEY, channel TEXT NOT NULL, account TEXT NOT NULL, platform_user TEXT NOT NULL,
+  created_at REAL NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE logins (id_hash TEXT PRIMARY KEY, user_id TEXT NOT NULL, created_at REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE sessions (
@@ -85,9 +89,18 @@ CREATE INDEX deliveries_open ON deliveries (channel, account, conversation, n, p
 CREATE INDEX deliveries_by_user ON deliveries (user_id, n);
 CREATE TABLE usage (
   user_id TEXT NOT NULL, day TEXT NOT NULL, model TEXT NOT NULL, input_tokens INTEGER NOT NULL,
-  output_tokens INTEGER NOT NULL, calls INTEGER NOT NULL, PRIMARY KEY (user_id, day, model)
+  output_tokens INTEGER NOT NULL, calls INTEGER NOT NULL, cached_tokens INTEGER NOT NULL DEFAULT 0, cost REAL,
+  PRIMARY KEY (user_id, day, model)
 ) WITHOUT ROWID;
 """
+
+MIGRATIONS: Final = {
+    1: "ALTER TABLE usage ADD COLUMN cached_tokens INTEGER NOT NULL DEFAULT 0; "
+    "ALTER TABLE usage ADD COLUMN cost REAL; "
+    "CREATE TABLE pairings (code TEXT PRIMARY KEY, channel TEXT NOT NULL, account TEXT NOT NULL, "
+    "platform_user TEXT NOT NULL, created_at REAL NOT NULL) WITHOUT ROWID",
+}
+"""What makes the next schema of one."""
 
 
 class Database:
@@ -218,10 +231,10 @@ class Database:
                 f"`{self._path}` was written by a newer miniclaw (schema {version}); "
                 "upgrade miniclaw or choose another --data-dir."
             )
-        if version == 0:
-            for statement in SCHEMA.split(";"):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        scripts = [SCHEMA] if version == 0 else [MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
+        for statement in (statement for script in scripts for statement in script.split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         connection.execute(
             "INSERT INTO meta VALUES ('epoch', '1') "
             "ON CONFLICT (key) DO UPDATE SET value = CAST(value AS INTEGER) + 1"

@@ -56,15 +56,29 @@ class ModelError(MiniClawError):
 
     Attributes:
         code: the `turn.failed` code, such as `model_auth`.
+        kind: the same more finely, such as `overloaded` or `stream_cut`; the code where nothing finer is known.
+        limit: the tokens that the model takes, where an overflow named them.
+        requested: the tokens that were sent, where an overflow named them.
         retry_after: seconds to wait before another try can succeed, where the server named them.
         retryable: whether the same request may succeed when it is sent again.
     """
 
     def __init__(
-        self, code: str, message: str, *, retryable: bool = False, retry_after: float | None = None
+        self,
+        code: str,
+        message: str,
+        *,
+        kind: str | None = None,
+        limit: int | None = None,
+        requested: int | None = None,
+        retryable: bool = False,
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.code = code
+        self.kind = kind or code
+        self.limit = limit
+        self.requested = requested
         self.retryable = retryable
         self.retry_after = retry_after
 

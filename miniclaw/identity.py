@@ -22,6 +22,11 @@ LOGIN_LIFETIME: Final = 90 * 24 * 3600.0
 """Seconds after which a browser must open the URL with the token again."""
 
 
+PAIRING_LIFETIME: Final = 24 * 3600.0
+PAIRING_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
+"""Without signs that are taken for each other."""
+
+
 def is_user_id(value: str) -> bool:
     """Whether a text has the form of a user id."""
     return USER_ID.fullmatch(value) is not None
@@ -138,6 +143,37 @@ class Identities:
         )
         await self._db.write(lambda c: c.execute(statement, row).rowcount)
 
+    async def pairing_code(self, channel: str, account: str, person: str) -> str:
+        """A code by which the operator links a stranger within a day; the same until then."""
+
+        def operation(connection: sqlite3.Connection) -> str:
+            connection.execute(
+                "DELETE FROM pairings WHERE created_at < ?", (self._clock() - PAIRING_LIFETIME,)
+            )
+            key = (channel, account, person)
+            query = "SELECT code FROM pairings WHERE channel = ? AND account = ? AND platform_user = ?"
+            if row := connection.execute(query, key).fetchone():
+                return str(row[0])
+            code = "".join(secrets.choice(PAIRING_ALPHABET) for _ in range(8))
+            connection.execute("INSERT INTO pairings VALUES (?, ?, ?, ?, ?)", (code, *key, self._clock()))
+            return code
+
+        return await self._db.write(operation)
+
+    async def pair(self, user_id: str, code: str) -> None:
+        """Link the stranger who was shown this code.
+
+        Raises:
+            ConfigError: there is no such user, or no such code that is not a day old.
+        """
+        query = "SELECT channel, account, platform_user FROM pairings WHERE code = ? AND created_at > ?"
+        rows = self._db.read(query, (code.strip().upper(), self._clock() - PAIRING_LIFETIME))
+        if not rows:
+            raise ConfigError(f"There is no pairing code `{code[:16]}`; it is good for a day.")
+        await self.link(user_id, *rows[0])
+        statement = "DELETE FROM pairings WHERE code = ?"
+        await self._db.write(lambda c: c.execute(statement, (code.strip().upper(),)).rowcount)
+
     async def remove(self, user_id: str) -> None:
         """Shut a user out: token, browsers and platform identities; what they wrote stays.
 
@@ -192,6 +228,13 @@ class Identities:
         """The user of a platform's person, inside the caller's transaction; a stranger gets one minted."""
         return self._mapped(connection, channel, account, person, prefix="u", user=True)
 
+    @staticmethod
+    def known(connection: sqlite3.Connection, channel: str, account: str, person: str) -> str | None:
+        """The user of a platform's person, or `None` for a stranger."""
+        query = "SELECT user_id FROM identities WHERE channel = ? AND account = ? AND platform_user = ?"
+        row = connection.execute(query, (channel, account, person)).fetchone()
+        return str(row[0]) if row else None
+
     def group_for(self, connection: sqlite3.Connection, channel: str, account: str, group: str) -> str:
         """The `grp_…` scope of a platform's group, inside the caller's transaction; minted when new."""
         # Groups are kept apart by the channel's name, which is ours: a person may be called anything.
@@ -208,11 +251,8 @@ class Identities:
         user: bool,
     ) -> str:
         key = (channel, account, person)
-        row = connection.execute(
-            "SELECT user_id FROM identities WHERE channel = ? AND account = ? AND platform_user = ?", key
-        ).fetchone()
-        if row is not None:
-            return str(row[0])
+        if (known := self.known(connection, *key)) is not None:
+            return known
         minted = new_id(prefix)
         connection.execute("INSERT INTO identities VALUES (?, ?, ?, ?)", (*key, minted))
         if user:

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr, model_validator
+
+from miniclaw.channel_settings import ChannelSettings, Section
 
 __all__ = [
     "Clock",
     "AgentConfig",
+    "ApprovalRule",
     "ApprovalSettings",
     "ChannelSettings",
     "ContextSettings",
     "DeliverySettings",
     "GatewaySettings",
-    "GenericWebhookSettings",
+    "Hook",
     "LimitSettings",
     "LogSettings",
     "MemorySettings",
     "ModelSettings",
+    "Moment",
+    "Price",
     "Settings",
     "SkillSettings",
     "StorageSettings",
     "ToolSettings",
+    "TraceSettings",
     "WebSettings",
 ]
 
@@ -31,11 +37,7 @@ Clock = Callable[[], float]
 """Seconds since the epoch; injected so that tests need no patching."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class GatewaySettings(_Section):
+class GatewaySettings(Section):
     """The raw WebSocket gateway."""
 
     host: str = "127.0.0.1"
@@ -53,7 +55,7 @@ class GatewaySettings(_Section):
     """The owner's token (`MINICLAW_TOKEN`); made at the first start."""
 
 
-class WebSettings(_Section):
+class WebSettings(Section):
     """Web chat, HTTP API, webhooks."""
 
     host: str = "127.0.0.1"
@@ -64,13 +66,34 @@ class WebSettings(_Section):
     """The address under which a reverse proxy offers the page; its host is allowed."""
 
 
-class ModelSettings(_Section):
+class FallbackModel(Section):
+    """A model that answers when the one before it cannot."""
+
+    name: str
+    base_url: str | None = None
+    """`None` = the same server as the first model's, with its key."""
+    api_key: SecretStr | None = None
+    api: Literal["chat", "responses"] = "chat"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: object) -> object:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class ModelSettings(Section):
     """Which model answers."""
 
     name: str | None = None
     """`None` = the first chat model that the server lists."""
     base_url: str | None = None
     api_key: SecretStr | None = None
+    api: Literal["chat", "responses"] = "chat"
+    """Which of OpenAI's APIs the server speaks."""
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    """What else each request carries, such as `reasoning_effort`."""
+    fallback: tuple[FallbackModel, ...] = ()
+    """`[[model.fallback]]`, or names separated by commas: asked in order when the model cannot answer."""
     connect_timeout: float = 10.0
     """Seconds to reach the server."""
     read_timeout: float = 120.0
@@ -79,7 +102,7 @@ class ModelSettings(_Section):
     """Without key and base URL, look for a model server on this machine."""
 
 
-class AgentConfig(_Section):
+class AgentConfig(Section):
     """The agent loop: how the model is asked and when a turn ends."""
 
     system_prompt: str = ""
@@ -88,12 +111,16 @@ class AgentConfig(_Section):
     max_tokens: int | None = None
     max_iterations: int = Field(default=20, ge=1)
     max_tool_calls: int = Field(default=40, ge=0)
+    max_tokens_per_turn: int | None = Field(default=None, ge=1)
+    """Input and output of all model calls of a turn together."""
+    max_cost_usd: float | None = Field(default=None, gt=0)
+    """What one turn may cost; the model needs a price in `[prices]` then."""
     turn_timeout: float = Field(default=300.0, gt=0)
     """Seconds one turn may take, waiting for approvals not counted."""
     tool_timeout: float = Field(default=60.0, gt=0)
 
 
-class LimitSettings(_Section):
+class LimitSettings(Section):
     """How much is taken in."""
 
     message_bytes: int = Field(default=1024 * 1024, ge=1024)
@@ -106,10 +133,27 @@ class LimitSettings(_Section):
     """How often a turn that a crash interrupted is tried."""
     drain_seconds: float = 6.0
     """How long a stop waits for running turns."""
+    user_tokens_per_day: int | None = Field(default=None, ge=1)
+    """Tokens that a user may use in a day (UTC)."""
+    user_cost_usd_per_day: float | None = Field(default=None, gt=0)
 
 
-class ApprovalSettings(_Section):
-    """Who may run `write` tools without asking."""
+class ApprovalRule(Section):
+    """What happens to calls that fit. `*` and `?` stand for any characters.
+
+    In a rule that allows, they stand for no character that means something to a shell, and `*` for no `..`.
+    """
+
+    tool: str = "*"
+    action: Literal["allow", "ask", "deny"]
+    arguments: dict[str, str] = Field(default_factory=dict)
+    """A pattern for each argument that is looked at; one that the call does not have does not fit."""
+    user: str = "*"
+    risk: Literal["read", "write"] | None = None
+
+
+class ApprovalSettings(Section):
+    """Which tool calls need a person's yes; by default all of `write` tools."""
 
     timeout: float = 600.0
     """Seconds a question stays open; then it is denied."""
@@ -117,25 +161,60 @@ class ApprovalSettings(_Section):
     """Tools that never ask."""
     deny: tuple[str, ...] = ()
     """Tools that are always denied."""
+    rules: tuple[ApprovalRule, ...] = ()
+    """`[[approval.rules]]`: the first that fits decides, after `deny` and before `allow`."""
 
 
-class ToolSettings(_Section):
-    """What tools may return."""
+class ToolSettings(Section):
+    """What tools may do and return."""
 
     result_chars: int = Field(default=20_000, ge=500)
     """Characters of a result that the model sees; the whole is kept in the workspace."""
     http_allow: tuple[str, ...] = ()
     """`host:port` of the operator's own services that `http_request` may reach though they are private."""
+    file_bytes: int = Field(default=10_000_000, ge=1)
+    """Of the largest file that is read or written."""
+    workspace_bytes: int = Field(default=1_000_000_000, ge=1)
+    """Of all files of a user or group."""
+    run_command: bool = False
+    """Whether the model may ask to run programs."""
+    search_backend: Literal["tavily", "searxng"] | None = None
+    tavily_api_key: SecretStr | None = None
+    tavily_base_url: str = "https://api.tavily.com"
+    searxng_url: str = ""
 
 
-class SkillSettings(_Section):
+class Hook(Section):
+    """A command or a Python callable that is told of something and may block it with a reason."""
+
+    command: tuple[str, ...] = ()
+    """A program and its arguments; gets JSON, and blocks with an exit code other than 0."""
+    call: str = ""
+    """`package.module:function`, or `file.py:function` in the data directory; blocks with a text."""
+    tools: tuple[str, ...] = ()
+    """The tools whose calls it is told of; empty = of all."""
+    timeout: float = Field(default=10.0, gt=0)
+
+    @model_validator(mode="after")
+    def _has_one_way(self) -> Self:
+        if bool(self.command) == bool(self.call):
+            raise ValueError("a hook has either `command` or `call`")
+        return self
+
+
+Moment = Literal[
+    "before_tool", "after_tool", "before_turn", "after_turn", "before_compaction", "after_compaction"
+]
+
+
+class SkillSettings(Section):
     """Where skills are found beside the bundled ones and `skills/` in the data directory."""
 
     paths: tuple[str, ...] = ()
     prompt_tokens: int = Field(default=2_000, ge=0)
 
 
-class MemorySettings(_Section):
+class MemorySettings(Section):
     """Long-term memory in the prompt."""
 
     recall: int = Field(default=5, ge=0)
@@ -143,33 +222,13 @@ class MemorySettings(_Section):
     recall_tokens: int = Field(default=800, ge=0)
 
 
-class ContextSettings(_Section):
+class ContextSettings(Section):
     """The model's window."""
 
     max_tokens: int = Field(default=128_000, ge=512)
 
 
-class GenericWebhookSettings(_Section):
-    """`POST /webhooks/in`, signed as Standard Webhooks."""
-
-    secret: SecretStr | None = None
-    """Secrets (`whsec_…`), separated by spaces; without one the route does not exist."""
-    user: str = ""
-    """The user whom the messages belong to; required."""
-    text_field: str = "text"
-    thread_field: str = "session"
-    sender_field: str = "sender"
-    reply_hosts: tuple[str, ...] = ()
-    """Hosts to which `reply_url` may point; empty = none."""
-
-
-class ChannelSettings(_Section):
-    """Platforms."""
-
-    generic: GenericWebhookSettings = GenericWebhookSettings()
-
-
-class StorageSettings(_Section):
+class StorageSettings(Section):
     """The database."""
 
     sync: Literal["normal", "full"] = "normal"
@@ -180,7 +239,7 @@ class StorageSettings(_Section):
     """Sessions kept in memory."""
 
 
-class DeliverySettings(_Section):
+class DeliverySettings(Section):
     """Answers to push channels."""
 
     give_up_after: float = 24 * 3600.0
@@ -192,14 +251,30 @@ class DeliverySettings(_Section):
     retry_max: float = 300.0
 
 
-class LogSettings(_Section):
+class Price(Section):
+    """What a model costs, in US dollars per million tokens."""
+
+    input: float = Field(ge=0)
+    output: float = Field(ge=0)
+    cached: float | None = Field(default=None, ge=0)
+    """Input that the server had in its cache; `None` = as all input."""
+
+
+class TraceSettings(Section):
+    """The record of what each turn did, call by call, in `traces/`."""
+
+    enabled: bool = True
+    keep_days: int = Field(default=7, ge=1)
+
+
+class LogSettings(Section):
     """Where and how much is logged."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     file: str | None = None
 
 
-class Settings(_Section):
+class Settings(Section):
     """Everything that can be set."""
 
     gateway: GatewaySettings = GatewaySettings()
@@ -209,6 +284,7 @@ class Settings(_Section):
     limits: LimitSettings = LimitSettings()
     approval: ApprovalSettings = ApprovalSettings()
     tools: ToolSettings = ToolSettings()
+    hooks: dict[Moment, tuple[Hook, ...]] = Field(default_factory=dict)
     skills: SkillSettings = SkillSettings()
     memory: MemorySettings = MemorySettings()
     context: ContextSettings = ContextSettings()
@@ -216,3 +292,6 @@ class Settings(_Section):
     storage: StorageSettings = StorageSettings()
     delivery: DeliverySettings = DeliverySettings()
     log: LogSettings = LogSettings()
+    trace: TraceSettings = TraceSettings()
+    prices: dict[str, Price] = Field(default_factory=dict)
+    """By model; a name may hold `*`, such as `gpt-5*`, and an exact one comes first."""

@@ -146,8 +146,9 @@ def test_settings_cannot_be_changed_after_start(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("variable", "name"), FLAT_NAMES.items())
 def test_a_flat_name_sets_its_setting(tmp_path: Path, variable: str, name: str) -> None:
-    loaded = load(tmp_path, env={variable: " 4096 "})
-    assert str(value(loaded.settings, name)) == "4096"
+    text = "searxng" if variable == "SEARCH_BACKEND" else "4096"
+    loaded = load(tmp_path, env={variable: f" {text} "})
+    assert str(value(loaded.settings, name)) == text
     assert loaded.origins == {name: "environment"}
 
 

@@ -235,3 +235,30 @@ async def test_what_is_minted_in_a_transaction_that_fails_is_not_kept(
     with pytest.raises(KeyError):
         await database.write(operation)
     assert database.read("SELECT * FROM identities") == []
+
+
+async def test_a_pairing_code_links_the_stranger_who_was_shown_it(
+    database: Database, clock: FakeClock
+) -> None:
+    identities = await started(database, clock)
+    await identities.add("ann")
+    code = await identities.pairing_code("slack", "T1", "U9")
+    assert await identities.pairing_code("slack", "T1", "U9") == code
+    assert await identities.pairing_code("slack", "T1", "U8") != code
+    await identities.pair("ann", f" {code.lower()} ")
+    assert await user_for(database, identities, "slack", "T1", "U9") == "ann"
+    with pytest.raises(ConfigError, match="no pairing code"):
+        await identities.pair("ann", code)
+
+
+async def test_a_pairing_code_is_good_for_a_day_and_for_a_user_that_there_is(
+    database: Database, clock: FakeClock
+) -> None:
+    identities = await started(database, clock)
+    code = await identities.pairing_code("slack", "T1", "U9")
+    with pytest.raises(ConfigError, match="no user `nobody`"):
+        await identities.pair("nobody", code)
+    clock.advance(24 * 3600 + 1)
+    with pytest.raises(ConfigError, match="no pairing code"):
+        await identities.pair("owner", code)
+    assert await identities.pairing_code("slack", "T1", "U9") != code

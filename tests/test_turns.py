@@ -18,7 +18,7 @@ from miniclaw.session.once import OnceOnly
 from miniclaw.session.outbox import Delivery
 from miniclaw.session.sqlite import SQLiteStorage
 from miniclaw.session.turns import DEDUPE_LIFETIME, Accepted, TurnStore
-from miniclaw.session.usage import usage_of
+from miniclaw.session.usage import UsageLedger
 from tests.support.core import FakeClock, command_message, make_session, open_database, text_message
 
 
@@ -357,7 +357,7 @@ async def test_last_entry_end_and_deliveries_are_one_commit(
         fence=database.epoch,
         entries=[answer(turn)],
         deliveries=[delivery(turn, 0), delivery(turn, 1)],
-        usage=Usage(model="m", input_tokens=3, output_tokens=2, calls=1),
+        usage=[Usage(model="m", input_tokens=3, output_tokens=2, calls=1)],
     )
     assert ended is True
     assert statements.count("COMMIT") == 1
@@ -385,7 +385,7 @@ async def test_a_turn_ends_once_and_the_second_end_stores_nothing(
             fence=database.epoch,
             entries=[answer(turn, content)],
             deliveries=[delivery(turn)],
-            usage=usage,
+            usage=[usage],
         )
 
     assert list(await asyncio.gather(end("first"), end("second"))) == [True, False]
@@ -394,7 +394,7 @@ async def test_a_turn_ends_once_and_the_second_end_stores_nothing(
     assert stored is not None and stored.outcome == {"text": "first"}
     session = await SQLiteStorage(database).load(turn.session_id)
     assert session is not None and [one.message["content"] for one in session.messages] == ["first"]
-    assert usage_of(database, "ann")[0]["calls"] == 1
+    assert UsageLedger(database, {}, clock=FakeClock()).rows("ann")[0]["calls"] == 1
 
 
 async def test_an_end_that_is_committed_first_wins_over_a_cancel(
@@ -615,38 +615,75 @@ async def test_a_cancelled_command_lets_the_next_one_go_on(database: Database, c
 async def test_tokens_are_counted_by_user_day_and_model(
     turns: TurnStore, database: Database, clock: FakeClock
 ) -> None:
-    async def spend(msg_id: str, usage: Usage | None, user_id: str = "ann") -> None:
+    async def spend(msg_id: str, *usage: Usage, user_id: str = "ann") -> None:
         turn = await accepted(turns, text_message(msg_id=msg_id, user_id=user_id))
         assert await turns.end(turn, "finished", FINISHED, fence=database.epoch, usage=usage)
+
+    def row(day: str, usage: Usage) -> dict[str, object]:
+        return {"day": day, **usage.to_dict()}
 
     clock.now = 1_799_999_999.0 - 1_799_999_999.0 % 86_400  # midnight, UTC
     await spend("a", Usage(model="m", input_tokens=10, output_tokens=1, calls=1))
     clock.advance(86_399)
-    await spend("b", Usage(model="m", input_tokens=20, output_tokens=2, calls=2))
-    await spend("c", Usage(model="n", input_tokens=5, output_tokens=5, calls=1))
-    await spend("d", Usage(model="m", input_tokens=7, output_tokens=7, calls=1), "bob")
-    await spend("e", None)
-    await spend("f", Usage(model="m"))
+    other = Usage(model="n", input_tokens=5, output_tokens=5, calls=1, cost=None)
+    await spend("b", Usage(model="m", input_tokens=20, output_tokens=2, calls=2, cost=0.5), other)
+    await spend("d", Usage(model="m", input_tokens=7, output_tokens=7, calls=1), user_id="bob")
+    await spend("e")
+    await spend("f", Usage(model="n", cost=0.1))
     clock.advance(1)
     await spend("g", Usage(model="m", input_tokens=1, output_tokens=1, calls=1))
-    first, second = usage_of(database, "ann")[1]["day"], usage_of(database, "ann")[0]["day"]
-    assert usage_of(database, "ann") == [
-        {"day": second, "model": "m", "input_tokens": 1, "output_tokens": 1, "calls": 1},
-        {"day": first, "model": "m", "input_tokens": 30, "output_tokens": 3, "calls": 3},
-        {"day": first, "model": "n", "input_tokens": 5, "output_tokens": 5, "calls": 1},
+    ledger = UsageLedger(database, {}, clock=clock)
+    assert ledger.rows("ann") == [
+        row("2027-01-16", Usage(model="m", input_tokens=1, output_tokens=1, calls=1)),
+        row("2027-01-15", Usage(model="m", input_tokens=30, output_tokens=3, calls=3, cost=0.5)),
+        row("2027-01-15", other),
     ]
-    assert (first, second) == ("2027-01-15", "2027-01-16")
-    assert [row["input_tokens"] for row in usage_of(database, "bob")] == [7]
-    assert usage_of(database, "nobody") == []
+    assert [found["input_tokens"] for found in ledger.rows("bob")] == [7]
+    assert ledger.rows("nobody") == []
 
 
 def test_usage_adds_up_and_names_the_later_model() -> None:
     total = Usage().plus(Usage(model="m", input_tokens=1, output_tokens=2, calls=1))
-    total = total.plus(Usage(model="n", input_tokens=3, output_tokens=4, calls=2)).plus(Usage())
-    assert total.to_dict() == {"model": "n", "input_tokens": 4, "output_tokens": 6, "calls": 3}
+    total = total.plus(Usage(model="n", input_tokens=3, output_tokens=4, calls=2, cost=0.5)).plus(Usage())
+    shown = {"model": "n", "input_tokens": 4, "output_tokens": 6, "cached_tokens": 0, "calls": 3, "cost": 0.5}
+    assert total.to_dict() == shown
+    assert Usage.from_dict({**shown, "later": 1}) == total
+    unknown = total.plus(Usage(calls=1, cost=None))
+    assert unknown.to_dict()["cost"] == "unknown"
+    assert Usage.from_dict(unknown.to_dict()) == unknown
 
 
 async def test_a_session_made_by_hand_can_be_named_by_its_user(turns: TurnStore, database: Database) -> None:
     await SQLiteStorage(database).save(make_session("ses_mine", user_id="ann"))
     turn = await accepted(turns, text_message(session_id="ses_mine"))
     assert turn.session_id == "ses_mine"
+
+
+# --- strangers, and messages that do not name the agent ---------------------------------------------------
+
+
+async def test_a_message_that_names_nobody_is_taken_only_where_the_conversation_is_known(
+    turns: TurnStore, database: Database
+) -> None:
+    aside: dict[str, Any] = {"channel": "slack", "conversation": "C1", "thread": "7", "user_id": None, "sender": "U1"}
+    with pytest.raises(ProtocolError) as refused:
+        await turns.accept(text_message(msg_id="a", only_known=True, **aside), take)
+    assert refused.value.code == "ignored"
+    assert counts(database) == NOTHING
+    first = await turns.accept(text_message(msg_id="b", **aside), take)
+    second = await turns.accept(text_message(msg_id="a", only_known=True, **aside), take)
+    assert second.session_id == first.session_id and second.turn is not None
+
+
+@pytest.mark.parametrize(("policy", "code"), [("pair", "pairing"), ("refuse", "ignored")])
+async def test_a_stranger_is_refused_where_strangers_are_not_served(
+    turns: TurnStore, database: Database, policy: str, code: str
+) -> None:
+    message: dict[str, Any] = {"channel": "slack", "conversation": "D1", "user_id": None, "sender": "U1", "strangers": policy}
+    with pytest.raises(ProtocolError) as refused:
+        await turns.accept(text_message(msg_id="a", **message), take)
+    assert refused.value.code == code
+    assert counts(database) == NOTHING
+    await database.write(lambda c: c.execute("INSERT INTO identities VALUES ('slack', '', 'U1', 'ann')"))
+    accepted = await turns.accept(text_message(msg_id="a", **message), take)
+    assert accepted.turn is not None and accepted.turn.user_id == "ann"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from miniclaw.gateway.protocol import GatewayMessage, Inbound, Receipt, ReplyTarget
+from miniclaw.gateway.protocol import FileRef, GatewayMessage, Inbound, Receipt, ReplyTarget
 
-__all__ = ["Channel", "Delivers"]
+__all__ = ["AsksApproval", "Channel", "Delivers", "FetchesFiles", "ShowsStatus", "StreamsReplies"]
 
 
 class Channel(ABC):
@@ -65,5 +65,62 @@ class Delivers(Protocol):
 
         Raises:
             DeliveryError: it was not sent, or it is not known whether it was.
+        """
+        ...
+
+
+@runtime_checkable
+class StreamsReplies(Protocol):
+    """A push channel that shows an answer while it grows; `deliver` with the handle replaces it at the end."""
+
+    stream_seconds: float
+    """The least time between two updates."""
+
+    async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
+        """Show the beginning of an answer; returns its handle, or `None` where this target cannot stream.
+
+        Raises:
+            DeliveryError: it could not be shown.
+        """
+        ...
+
+    async def update_stream(self, target: ReplyTarget, handle: str, text: str) -> None:
+        """Show all of the text so far in the place of what is shown; raises as `begin_stream` does."""
+        ...
+
+
+@runtime_checkable
+class ShowsStatus(Protocol):
+    """A push channel that can show that somebody is at work."""
+
+    async def show_working(self, target: ReplyTarget) -> None:
+        """Show it until the answer comes; raises as `StreamsReplies.begin_stream` does."""
+        ...
+
+
+@runtime_checkable
+class AsksApproval(Protocol):
+    """A push channel whose platform has buttons. Without it a question is a text that names the commands."""
+
+    async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
+        """Show the question (`approval.requested`'s data); returns the handle of what was sent."""
+        ...
+
+    async def close_approval(
+        self, target: ReplyTarget, handle: str, question: dict[str, Any], decision: str
+    ) -> None:
+        """Show the decision in the place of the buttons."""
+        ...
+
+
+@runtime_checkable
+class FetchesFiles(Protocol):
+    """A push channel whose messages may carry files that the platform keeps."""
+
+    async def fetch_file(self, target: ReplyTarget, file: FileRef, *, max_bytes: int) -> bytes:
+        """The content of a file.
+
+        Raises:
+            DeliveryError: it is gone, larger than `max_bytes`, or not on one of the platform's own hosts.
         """
         ...

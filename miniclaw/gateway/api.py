@@ -13,7 +13,7 @@ from miniclaw import __version__
 from miniclaw.agent.approval import Decision
 from miniclaw.agent.core import Core
 from miniclaw.errors import ProtocolError
-from miniclaw.gateway.commands import Commands, skill_rows, tool_rows
+from miniclaw.gateway.commands import Commands
 from miniclaw.gateway.dispatcher import Dispatcher
 from miniclaw.gateway.http import Route, json_response, user_of
 from miniclaw.gateway.markdown import render_markdown
@@ -21,6 +21,7 @@ from miniclaw.gateway.pages import MAX_PAGE, message_page
 from miniclaw.gateway.protocol import has_unreadable
 from miniclaw.session.export import to_json, to_markdown
 from miniclaw.session.mailbox import Mailbox
+from miniclaw.tools.exports import tools_view
 
 __all__ = ["Api", "read_json"]
 
@@ -95,6 +96,7 @@ class Api:
             ("DELETE", "/api/memories/{id}", self.delete_memory),
             ("GET", "/api/tools", self.tools),
             ("GET", "/api/skills", self.skills),
+            ("GET", "/api/skills/{name}", self.skill),
             ("GET", "/api/usage", self.usage),
             ("GET", "/api/approvals", self.approvals),
             ("POST", "/api/approvals/{id}", self.decide),
@@ -208,16 +210,25 @@ class Api:
 
     async def tools(self, request: web.Request) -> web.Response:
         """The tools."""
-        return json_response({"tools": tool_rows(self._c.registry)})
+        return json_response(tools_view(self._c.registry, self._c.registry.source))
 
     async def skills(self, request: web.Request) -> web.Response:
         """The skills."""
         self._c.skills.reload_if_changed()
-        return json_response({"skills": skill_rows(self._c.skills)})
+        return json_response({"skills": self._c.skills.rows()})
+
+    async def skill(self, request: web.Request) -> web.Response:
+        """One skill with its instructions."""
+        self._c.skills.reload_if_changed()
+        skill = self._c.skills.get(request.match_info["name"])
+        if skill is None:
+            raise ProtocolError("not_found", "There is no such skill.")
+        missing = self._c.skills.missing(skill)
+        return json_response({**skill.model_dump(mode="json", exclude={"path"}), "missing": missing})
 
     async def usage(self, request: web.Request) -> web.Response:
-        """Tokens by day and model."""
-        return json_response({"usage": self._c.usage(user_of(request))})
+        """Tokens and cost by day and model."""
+        return json_response({"usage": self._c.usage.rows(user_of(request))})
 
     async def approvals(self, request: web.Request) -> web.Response:
         """The questions that wait for the user."""

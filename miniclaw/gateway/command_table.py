@@ -91,6 +91,14 @@ class Deny(Args):
     """Nobody is there to be asked; the model is told how the tool can be allowed."""
 
 
+class Skills(Args):
+    """All, or a skill to switch on or off in a session."""
+
+    activate: str = Field(default="", max_length=200)
+    deactivate: str = Field(default="", max_length=200)
+    session_id: str | None = None
+
+
 class Memories(Args):
     """All, or those that fit a query."""
 
@@ -111,10 +119,16 @@ class Forget(Args):
     memory_id: str
 
 
-class Users(Args):
-    """What an admin does with users; `person` and its place are for `link`."""
+class Tools(Args):
+    """Only list them, or read the operator's own anew (admins)."""
 
-    action: Literal["list", "add", "token", "link", "remove"] = "list"
+    action: Literal["list", "reload"] = "list"
+
+
+class Users(Args):
+    """What an admin does with users; `person` and its place are for `link`, a code as `person` for `pair`."""
+
+    action: Literal["list", "add", "token", "link", "pair", "remove"] = "list"
     user_id: str = Field(default="", max_length=64)
     channel: str = Field(default="", max_length=64)
     account: str = Field(default="", max_length=200)
@@ -163,9 +177,11 @@ COMMANDS: Final[dict[str, Command]] = {
     "cancel": Command(Cancel, "stops the running turn", changes=True, text="turn_id"),
     "approve": Command(Approve, "lets a tool call run", changes=True, text="approval_id"),
     "deny": Command(Deny, "refuses a tool call", changes=True, text="approval_id"),
-    "tools": Command(Args, "lists the tools"),
-    "skills": Command(Args, "lists the skills"),
-    "stats": Command(Args, "shows the tokens that you used"),
+    "tools": Command(Tools, "lists the tools; `reload` reads your own anew (admins)", text="action"),
+    "skills": Command(
+        Skills, "lists the skills; NAME switches one on in this session, -NAME off", text="activate"
+    ),
+    "stats": Command(Args, "shows the tokens that you used and their cost"),
     "memories": Command(Memories, "lists or searches your memories", text="query"),
     "remember": Command(Remember, "saves a memory", changes=True, text="content"),
     "forget": Command(Forget, "deletes a memory", changes=True, text="memory_id"),
@@ -190,6 +206,8 @@ def read_command(text: str) -> CommandPayload | None:
         return None
     rest = text[1 + len(word) :].strip()
     args: dict[str, Any] = {command.text: rest} if command.text and rest else {}
+    if word == "skills" and rest.startswith("-"):
+        args = {"deactivate": rest[1:].strip()}
     if word == "approve" and rest:
         reference, *scope = rest.split()
         args = {"approval_id": reference, **({"scope": scope[0]} if scope else {})}

@@ -7,7 +7,7 @@ from typing import Any
 
 from miniclaw.agent.approval import Decision
 from miniclaw.agent.core import Core
-from miniclaw.agent.turn import TurnRunner
+from miniclaw.agent.turn import Ask, TurnRunner
 from miniclaw.errors import ConfigError, ModelError, ProtocolError
 from miniclaw.gateway.command_table import (
     COMMANDS,
@@ -26,6 +26,8 @@ from miniclaw.gateway.command_table import (
     Rename,
     Resume,
     Sessions,
+    Skills,
+    Tools,
     Users,
     validate,
 )
@@ -36,10 +38,9 @@ from miniclaw.gateway.session_actions import SessionActions
 from miniclaw.memory.compaction import summary_request
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session, Turn
-from miniclaw.skills.manager import SkillManager
-from miniclaw.tools.registry import ToolRegistry
+from miniclaw.tools.exports import tools_view
 
-__all__ = ["Commands", "skill_rows", "tool_rows"]
+__all__ = ["Commands"]
 
 
 class Commands:
@@ -83,14 +84,16 @@ class Commands:
         session_id = result.get("session_id") if payload.name in ENTERING else None
         return Receipt(status="answered", name=payload.name, result=result, session_id=session_id)
 
-    async def run_queued(self, session: Session, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    async def run_queued(
+        self, session: Session, name: str, args: Mapping[str, Any], ask: Ask
+    ) -> dict[str, Any]:
         """Carry out a command whose turn has come in the mailbox."""
         match name:
             case "clear":
                 await self._c.sessions.update(session, cleared=session.next_position, summary=None)
                 return {"session_id": session.session_id}
             case "compact":
-                return await self._compact(session, str(args.get("focus", "")))
+                return await self._compact(session, str(args.get("focus", "")), ask)
             case _:
                 return await self._switch_model(session, args.get("name"))
 
@@ -192,14 +195,20 @@ class Commands:
         approval = await self._c.desk.decide(args.approval_id, _user(inbound), decision)
         return {"approval_id": approval.approval_id, "decision": "deny"}
 
-    async def _tools(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        return {"tools": tool_rows(self._c.registry)}
+    async def _tools(self, inbound: Inbound, args: Tools) -> dict[str, Any]:
+        if args.action == "reload":
+            self._only_admin(inbound)
+            await self._c.registry.reload()
+        return tools_view(self._c.registry, self._c.registry.source)
 
-    async def _skills(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        return {"skills": skill_rows(self._c.skills)}
+    async def _skills(self, inbound: Inbound, args: Skills) -> dict[str, Any]:
+        session = None
+        if args.activate or args.deactivate or args.session_id or inbound.session_id:
+            session = await self._session(inbound, args.session_id)
+        return await self.sessions.skills(session, args.activate, args.deactivate)
 
     async def _stats(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        return {"usage": self._c.usage(_user(inbound)), **self._mailbox.load}
+        return {"usage": self._c.usage.rows(_user(inbound)), **self._mailbox.load}
 
     async def _memories(self, inbound: Inbound, args: Memories) -> dict[str, Any]:
         user_id = _user(inbound)
@@ -221,8 +230,7 @@ class Commands:
     async def _users(self, inbound: Inbound, args: Users) -> dict[str, Any]:
         """Not remembered like other changes: a token must not stand in the database."""
         identities = self._c.identities
-        if not identities.is_admin(_user(inbound)):
-            raise ProtocolError("forbidden", "Only an admin may do that.")
+        self._only_admin(inbound)
         try:
             match args.action:
                 case "add":
@@ -231,6 +239,8 @@ class Commands:
                     return {"user_id": args.user_id, "token": await identities.new_token(args.user_id)}
                 case "link":
                     await identities.link(args.user_id, args.channel, args.account, args.person)
+                case "pair":
+                    await identities.pair(args.user_id, args.person)
                 case "remove":
                     await identities.remove(args.user_id)
                 case _:
@@ -239,16 +249,22 @@ class Commands:
             raise ProtocolError("bad_arguments", str(error)) from error
         return {"users": identities.list()}
 
-    async def _compact(self, session: Session, focus: str) -> dict[str, Any]:
+    async def _compact(self, session: Session, focus: str, ask: Ask) -> dict[str, Any]:
         history = session.history().messages()
         if not history:
             return {"session_id": session.session_id, "messages": 0}
         earlier = (session.metadata.get("summary") or {}).get("text", "")
-        window = self._c.settings.context.max_tokens
-        request = summary_request(history, window=window, earlier=earlier, focus=focus)
-        model = session.metadata.get("model")
-        provider = self._c.provider.with_model(model) if model else self._c.provider
-        response = await provider.chat(request)
+        model, window = session.metadata.get("model") or self._c.provider.info.name, self._c.window
+
+        def request() -> list[dict[str, Any]]:
+            return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
+
+        try:
+            response = await ask("compact", request())
+        except ModelError as error:
+            if error.code != "context_overflow" or not window.lower(model, error.limit, request):
+                raise
+            response = await ask("compact", request())
         if not response.text.strip():
             raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
         summary = {"text": response.text.strip(), "position": session.next_position}
@@ -264,26 +280,16 @@ class Commands:
         current = session.metadata.get("model") or self._c.provider.info.name
         return {"model": current, "models": offered}
 
+    def _only_admin(self, inbound: Inbound) -> None:
+        if not self._c.identities.is_admin(_user(inbound)):
+            raise ProtocolError("forbidden", "Only an admin may do that.")
+
     async def _session(self, inbound: Inbound, session_id: str | None) -> Session:
         wanted = session_id or inbound.session_id
         session = await self._c.sessions.owned(wanted, _scope(inbound)) if wanted else None
         if session is None:
             raise ProtocolError("session_not_found", "There is no such session.")
         return session
-
-
-def tool_rows(registry: ToolRegistry) -> list[dict[str, Any]]:
-    """The tools as lists show them."""
-    rows = []
-    for tool in registry:
-        risk = tool.risk if isinstance(tool.risk, str) else "depends"
-        rows.append({"name": tool.name, "description": tool.description, "risk": risk})
-    return rows
-
-
-def skill_rows(skills: SkillManager) -> list[dict[str, Any]]:
-    """The skills as lists show them."""
-    return [{"name": s.name, "description": s.description, "version": s.version} for s in skills.list()]
 
 
 def _scope(inbound: Inbound) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from miniclaw import failpoints
@@ -42,6 +42,7 @@ class Dispatcher:
         *,
         clock: Clock,
         jitter: Callable[[], float] = random.random,
+        settled: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self._outbox = outbox
         self._channels = channels
@@ -49,6 +50,7 @@ class Dispatcher:
         self._settings = settings
         self._clock = clock
         self._jitter = jitter
+        self._settled = settled
         self._draining: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         self._subscription: Subscription | None = None
         self._stopped = False
@@ -95,6 +97,13 @@ class Dispatcher:
         try:
             # Looked up again at each step: what memory knew may be out of date.
             while (row := self._outbox.next_of(*conversation)) is not None:
+                if self._settled is not None:
+                    # What is still being streamed must not come after the end, and the end must know of it.
+                    await self._settled(row.turn_id)
+                    again = self._outbox.next_of(*conversation)
+                    if again is None or again.key != row.key:
+                        continue
+                    row = again
                 await self._deliver(row)
         except Exception:  # boundary: a conversation that breaks must not stop the others
             logger.exception("deliveries to %s broke; they go on with the next answer", conversation)

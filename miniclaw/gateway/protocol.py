@@ -27,6 +27,7 @@ __all__ = [
     "CommandPayload",
     "ErrorPayload",
     "EventPayload",
+    "FileRef",
     "GatewayMessage",
     "Inbound",
     "MessageType",
@@ -144,6 +145,24 @@ class ReplyTarget(BaseModel):
     thread: str | None = None
     message_id: str | None = None
     url: str | None = None
+    account: str | None = None
+    """The platform's tenant, team or robot, where sending needs it."""
+    sender: str | None = None
+    """The platform's id of whom it answers, where sending needs it."""
+
+
+class FileRef(BaseModel):
+    """A file that came with a platform's message and is fetched from the platform when its turn begins."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Literal["image", "audio", "video", "file"] = "file"
+    id: str
+    name: str = ""
+    mime: str = ""
+    size: int | None = None
+    """Bytes, where the platform tells."""
+    url: str | None = None
 
 
 class Inbound(GatewayMessage):
@@ -166,6 +185,11 @@ class Inbound(GatewayMessage):
     dedupe: tuple[str, ...] = ()
     """Ids under which the same message may come again; empty = `msg_id`."""
     reply_to: ReplyTarget | None = None
+    files: tuple[FileRef, ...] = ()
+    only_known: bool = False
+    """Taken only where the conversation has a session: a message in a group that does not name the agent."""
+    strangers: Literal["serve", "pair", "refuse"] = "serve"
+    """What becomes of a message of somebody whom identity does not know."""
     asks: bool = True
     """Whether somebody is there to answer an approval."""
     typed: bool = False

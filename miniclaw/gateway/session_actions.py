@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from miniclaw.agent.core import Core
-from miniclaw.errors import ProtocolError
+from miniclaw.errors import ProtocolError, SkillError
 from miniclaw.gateway.pages import session_row
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session
@@ -77,3 +77,21 @@ class SessionActions:
             raise ProtocolError("session_busy", "A turn of this session is running; cancel it first.")
         await self._c.sessions.delete(session_id)
         return {"session_id": session_id, "deleted": True}
+
+    async def skills(self, session: Session | None, activate: str, deactivate: str) -> dict[str, Any]:
+        """The skills, after one was switched on or off in a session of the scope.
+
+        Raises:
+            ProtocolError: `not_found`: there is no such skill, or it cannot be used.
+        """
+        self._c.skills.reload_if_changed()
+        active = frozenset((session.metadata.get("skills") or ()) if session else ())
+        try:
+            chosen = self._c.skills.activate(active, activate) if activate else active
+        except SkillError as error:
+            raise ProtocolError("not_found", f"{error}.") from error
+        chosen = self._c.skills.deactivate(chosen, deactivate)
+        if session is not None and chosen != active:
+            loaded = await self.whole(session.user_id, session.session_id)
+            await self._c.sessions.update(loaded, skills=sorted(chosen))
+        return {"skills": self._c.skills.rows(chosen)}

@@ -63,6 +63,8 @@ class HistoryView:
         """Tokens of each message, counted when first needed."""
         self._bound = 0
         """Tokens that all messages together cannot exceed."""
+        self._counted, self._total = 0, 0
+        """Messages from the first on that were counted, and their tokens."""
         self._open: _Group | None = None
         self._late: dict[str, list[int]] = {}
         """Ids of made-up results and their places in the view, until a newer call takes the id."""
@@ -94,6 +96,11 @@ class HistoryView:
         used = sum(map(message_tokens, missing))
         if used + self._bound <= tokens:
             return self._messages + missing, used + self._bound
+        for index in range(self._counted, len(self._messages)):
+            self._total += self._cost(index)
+        self._counted = len(self._messages)
+        if used + self._total <= tokens:
+            return self._messages + missing, used + self._total
         start, kept = 0, None
         for index in range(len(self._messages) - 1, -1, -1):
             used += self._cost(index)
@@ -150,6 +157,8 @@ class HistoryView:
                 "tool_call_id": self._messages[place]["tool_call_id"],
                 "content": _as_text(message.get("content")),
             }
+            if place < self._counted:
+                self._counted, self._total = 0, 0  # each is counted already, but for this one
             self._costs[place] = None
             self._bound += _most_tokens(self._messages[place])
 
@@ -186,19 +195,25 @@ def parse_arguments(raw: object) -> dict[str, Any] | None:
 
 
 def message_tokens(message: Message) -> int:
-    """An estimate of what a message costs."""
-    calls = message.get("tool_calls")
-    content = message.get("content")
-    text = content if isinstance(content, str) else ""
-    return MESSAGE_TOKENS + estimate_tokens(text + json.dumps(calls, ensure_ascii=False) if calls else text)
+    """An estimate of what a message costs; the thoughts of one with calls go back to some servers."""
+    text = _text_in(message, "content")
+    if calls := message.get("tool_calls"):
+        text += json.dumps(calls, ensure_ascii=False) + _text_in(message, "reasoning_content")
+    return MESSAGE_TOKENS + estimate_tokens(text)
 
 
 def _most_tokens(message: Message) -> int:
     """What a message cannot exceed: one token a character, two where there may be emoji."""
-    content = message.get("content") or ""
-    text = content if isinstance(content, str) else ""
-    calls = len(str(message["tool_calls"])) if message.get("tool_calls") else 0
-    return MESSAGE_TOKENS + (len(text) if text.isascii() else 2 * len(text)) + 2 * calls
+    text = _text_in(message, "content")
+    hidden = len(_text_in(message, "reasoning_content"))
+    if message.get("tool_calls"):
+        hidden += len(str(message["tool_calls"]))
+    return MESSAGE_TOKENS + (len(text) if text.isascii() else 2 * len(text)) + 2 * hidden
+
+
+def _text_in(message: Message, key: str) -> str:
+    text = message.get(key)
+    return text if isinstance(text, str) else ""
 
 
 def _sound_calls(calls: object) -> list[tuple[str, Message]]:

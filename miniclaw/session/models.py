@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -31,7 +32,8 @@ class Entry:
     at: float = 0.0
     """Seconds since the epoch; for people, never for order."""
     meta: dict[str, Any] | None = None
-    """What a model does not see: `reasoning`, `ok`, `ms`, `cancelled`, `stopped_by`, `shown` (to people)."""
+    """What a model does not see: `reasoning`, `ok`, `ms`, `cancelled`, `stopped_by`, `warning`, `cut`, `shown`,
+    and what the turn had `spent` (seconds) and used (`usage`) by then."""
     position: int = -1
     """Place in the log, from 0; set when it is appended."""
 
@@ -166,7 +168,16 @@ class Usage:
     model: str = ""
     input_tokens: int = 0
     output_tokens: int = 0
+    cached_tokens: int = 0
+    """The part of the input that the server had in its cache."""
     calls: int = 0
+    cost: float | None = 0.0
+    """US dollars; `None` = unknown, since a model has no price."""
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
 
     def plus(self, other: Usage) -> Usage:
         """Both together; the model is the later one's."""
@@ -174,14 +185,24 @@ class Usage:
             model=other.model or self.model,
             input_tokens=self.input_tokens + other.input_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
+            cached_tokens=self.cached_tokens + other.cached_tokens,
             calls=self.calls + other.calls,
+            cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As events show it."""
+        """As events show it; a cost that is not known is never shown as 0."""
         return {
             "model": self.model,
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
+            "cached_tokens": self.cached_tokens,
             "calls": self.calls,
+            "cost": "unknown" if self.cost is None else round(self.cost, 6),
         }
+
+    @classmethod
+    def from_dict(cls, shown: Mapping[str, Any]) -> Usage:
+        """What `to_dict` showed."""
+        known = {name: shown[name] for name in cls.__dataclass_fields__ if name in shown}
+        return cls(**{**known, "cost": None if known.get("cost") == "unknown" else known.get("cost", 0.0)})

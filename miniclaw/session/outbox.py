@@ -104,6 +104,38 @@ class Outbox:
         )
         return [_delivery(row) for row in rows]
 
+    async def open_stream(self, row: Delivery) -> Delivery | None:
+        """Open the row of an answer before its first byte is shown.
+
+        Returns:
+            `row`, or the row that an earlier attempt opened; `None` when an earlier answer of the
+            conversation is still to be sent, which is not overtaken.
+        """
+
+        def operation(connection: sqlite3.Connection) -> Delivery | None:
+            query = (
+                "SELECT 1 FROM deliveries WHERE state IN ('pending', 'sending') "
+                "AND channel = ? AND account = ? AND conversation = ? AND n < ?"
+            )
+            place = (row.channel, row.account, row.conversation, row.n)
+            if connection.execute(query, place).fetchone() is not None:
+                return None
+            query = f"SELECT {_COLUMNS} FROM deliveries WHERE key = ?"
+            if (found := connection.execute(query, (row.key,)).fetchone()) is not None:
+                return _delivery(found)
+            insert_deliveries(connection, [row])
+            return row
+
+        return await self._db.write(operation)
+
+    async def keep_stream(self, key: str, handle: str | None) -> None:
+        """The platform shows the answer under this handle; with `None` it surely shows nothing."""
+        await self._update(key, "handle = ?, uncertain = 0", handle)
+
+    async def notice(self, row: Delivery) -> None:
+        """Store a text that belongs to no turn, such as "busy"; one with the same key is stored once."""
+        await self._db.write(lambda connection: insert_deliveries(connection, [row]))
+
     async def begin(self, delivery: Delivery) -> None:
         """Commit `sending` before the platform is called."""
         await self._update(delivery.key, "state = 'sending', attempts = attempts + 1, uncertain = 1")

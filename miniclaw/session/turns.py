@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -113,7 +113,7 @@ class TurnStore:
         fence: int,
         entries: Sequence[Entry] = (),
         deliveries: Sequence[Delivery] = (),
-        usage: Usage | None = None,
+        usage: Iterable[Usage] = (),
     ) -> bool:
         """Commit the last entries, the end and the deliveries together.
 
@@ -139,8 +139,8 @@ class TurnStore:
             denied = "UPDATE approvals SET state = 'denied' WHERE turn_id = ? AND state = 'asked'"
             connection.execute(denied, (turn.turn_id,))
             insert_deliveries(connection, deliveries)
-            if usage is not None and usage.calls:
-                count_usage(connection, turn.user_id, usage, at=moment)
+            for used in usage:
+                count_usage(connection, turn.user_id, used, at=moment)
             return True
 
         return await self._db.write(operation)
@@ -207,6 +207,10 @@ class TurnStore:
             if first := connection.execute(query, (key,)).fetchone():
                 return Accepted(session_id=first[0], turn_id=first[1], turn=None)
         if session_id is None:
+            if inbound.only_known:
+                raise ProtocolError(
+                    "ignored", "it does not name the agent, and its conversation is not known"
+                )
             session_id = self._make_session(connection, inbound, scope)
         reserve(session_id)
         turn_id, moment = new_id("turn"), self._clock()
@@ -235,9 +239,7 @@ class TurnStore:
 
     def _find(self, connection: sqlite3.Connection, inbound: Inbound) -> tuple[str, str, str | None]:
         """User, scope and session of a message; the session is `None` when it is to be made."""
-        user_id = inbound.user_id or self._identities.user_for(
-            connection, inbound.channel, inbound.account, inbound.sender
-        )
+        user_id = inbound.user_id or self._user_of(connection, inbound)
         scope = user_id
         if not inbound.direct:
             group = inbound.conversation or ""
@@ -252,6 +254,16 @@ class TurnStore:
             row = connection.execute("SELECT session_id FROM sessions WHERE key = ?", (key,)).fetchone()
             return user_id, scope, str(row[0]) if row else None
         return user_id, scope, None
+
+    def _user_of(self, connection: sqlite3.Connection, inbound: Inbound) -> str:
+        person = (inbound.channel, inbound.account, inbound.sender)
+        if inbound.strangers == "serve":
+            return self._identities.user_for(connection, *person)
+        known = self._identities.known(connection, *person)
+        if known is None:
+            code = "pairing" if inbound.strangers == "pair" else "ignored"
+            raise ProtocolError(code, "the sender is not known here")
+        return known
 
     def _make_session(self, connection: sqlite3.Connection, inbound: Inbound, scope: str) -> str:
         moment = self._clock()

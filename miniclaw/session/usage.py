@@ -1,33 +1,88 @@
-"""Tokens and calls, counted by user, day and model."""
+"""Tokens, calls and money, counted by user, day (UTC) and model."""
 
 from __future__ import annotations
 
 import sqlite3
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Any, Final
 
+from miniclaw.config import Clock
 from miniclaw.db import Database
 from miniclaw.session.models import Usage
+from miniclaw.settings import Price
 
-__all__ = ["count_usage", "usage_of"]
+__all__ = ["UsageLedger", "count_usage", "price_of", "priced"]
+
+_NAMES: Final = ("day", "model", "input_tokens", "output_tokens", "cached_tokens", "calls", "cost")
+
+
+def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
+    """The price of a model: of its own name, else of the first pattern that fits."""
+    if model in prices:
+        return prices[model]
+    return next((price for pattern, price in prices.items() if fnmatchcase(model, pattern)), None)
+
+
+def priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
+    """The usage of one model with what it costs; `None` where the model has no price."""
+    price = price_of(usage.model, prices)
+    if price is None:
+        return replace(usage, cost=None if usage.calls else usage.cost)
+    cached = min(usage.cached_tokens, usage.input_tokens)
+    rate = price.input if price.cached is None else price.cached
+    dollars = (usage.input_tokens - cached) * price.input + cached * rate + usage.output_tokens * price.output
+    return replace(usage, cost=dollars / 1e6)
 
 
 def count_usage(connection: sqlite3.Connection, user_id: str, usage: Usage, *, at: float) -> None:
-    """Add to the counts of the day (UTC), inside the caller's transaction."""
+    """Add to the counts of the day, inside the caller's transaction."""
+    columns = ("input_tokens", "output_tokens", "cached_tokens", "calls", "cost")
+    sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in columns)
     connection.execute(
-        "INSERT INTO usage VALUES (?, date(?, 'unixepoch'), ?, ?, ?, ?) "
-        "ON CONFLICT (user_id, day, model) DO UPDATE SET "
-        "input_tokens = input_tokens + excluded.input_tokens, "
-        "output_tokens = output_tokens + excluded.output_tokens, calls = calls + excluded.calls",
-        (user_id, at, usage.model, usage.input_tokens, usage.output_tokens, usage.calls),
+        f"INSERT INTO usage (user_id, day, model, {', '.join(columns)}) "
+        "VALUES (?, date(?, 'unixepoch'), ?, ?, ?, ?, ?, ?) "
+        f"ON CONFLICT (user_id, day, model) DO UPDATE SET {sums}",
+        (user_id, at, usage.model, *(getattr(usage, name) for name in columns)),
     )
 
 
-def usage_of(database: Database, user_id: str) -> list[dict[str, Any]]:
-    """Tokens and calls by day and model, the latest day first."""
-    rows = database.read(
-        "SELECT day, model, input_tokens, output_tokens, calls FROM usage WHERE user_id = ? "
-        "ORDER BY day DESC, model LIMIT 200",
-        (user_id,),
-    )
-    names = ("day", "model", "input_tokens", "output_tokens", "calls")
-    return [dict(zip(names, row, strict=True)) for row in rows]
+class UsageLedger:
+    """What users have used; of today also what running turns have used and not stored yet."""
+
+    def __init__(self, database: Database, prices: Mapping[str, Price], *, clock: Clock) -> None:
+        self._db = database
+        self._clock = clock
+        self._day = ""
+        self._today: dict[str, dict[str, Usage]] = {}
+        self.prices = prices
+
+    def rows(self, user_id: str) -> list[dict[str, Any]]:
+        """Tokens, calls and cost (or "unknown") by day and model, the latest day first."""
+        rows = self._db.read(
+            f"SELECT {', '.join(_NAMES)} FROM usage WHERE user_id = ? ORDER BY day DESC, model LIMIT 200",
+            (user_id,),
+        )
+        return [
+            {"day": row[0], **Usage(**dict(zip(_NAMES[1:], row[1:], strict=True))).to_dict()} for row in rows
+        ]
+
+    def today(self, user_id: str) -> Iterable[Usage]:
+        """What the user has used today, by model; what had no price then is priced as it would be now."""
+        day = f"{datetime.fromtimestamp(self._clock(), UTC):%Y-%m-%d}"
+        if day != self._day:
+            self._day, self._today = day, {}
+        if user_id not in self._today:
+            rows = [Usage.from_dict(row) for row in self.rows(user_id) if row["day"] == day]
+            self._today[user_id] = {
+                used.model: priced(used, self.prices) if used.cost is None else used for used in rows
+            }
+        return self._today[user_id].values()
+
+    def spend(self, user_id: str, usage: Usage) -> None:
+        """Count what a running turn used; it is stored when the turn ends."""
+        self.today(user_id)
+        models = self._today[user_id]
+        models[usage.model] = models.get(usage.model, Usage()).plus(usage)

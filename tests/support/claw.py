@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 
 from miniclaw.agent.providers import LLMProvider
 from miniclaw.app import MiniClaw
-from miniclaw.config import load_settings
+from miniclaw.config import Clock, load_settings
 
 TOKEN = "test-token"
 GUARD = 30.0
@@ -27,11 +28,12 @@ async def running_claw(
     *,
     web: bool = False,
     arguments: Mapping[str, Any] | None = None,
+    clock: Clock = time.time,
 ) -> AsyncIterator[MiniClaw]:
     """A gateway in this process, on free ports."""
     given = {"gateway.port": 0, "web.port": 0, "gateway.token": TOKEN, "model.probe_local": False}
     loaded = load_settings(env={}, data_dir=str(data_dir), arguments={**given, **(arguments or {})})
-    async with MiniClaw(loaded, provider=provider, web=web) as claw:
+    async with MiniClaw(loaded, provider=provider, web=web, clock=clock) as claw:
         yield claw
 
 

@@ -12,7 +12,11 @@ from aiohttp import web
 
 Message = dict[str, Any]
 Reply = dict[str, Any]
-"""`{"text": …}` or `{"calls": [(name, arguments), …]}`, with `hold` = an event to wait for before the end."""
+"""`{"text": …}` or `{"calls": [(name, arguments), …]}`, with `hold` = an event to wait for before the end.
+
+Arguments that are a string go out as they are. `status` (with `message`) = an HTTP error. `forever` = a delta, or
+`None` for a keep-alive, that is repeated until the client goes away. `usage` replaces the usual one.
+"""
 Script = Callable[[list[Message], int], Awaitable[Reply] | Reply]
 
 
@@ -44,16 +48,38 @@ def illegal(messages: list[Message]) -> str | None:
     return f"calls without results: {open_calls}" if open_calls else None
 
 
+def strictly_illegal(messages: list[Message]) -> str | None:
+    """What the strictest of servers would refuse beside that."""
+    for number, message in enumerate(messages):
+        role, content = message["role"], message.get("content")
+        if role not in ("system", "user", "assistant", "tool") or (role == "system" and number):
+            return f"message {number} is of role {role}; the system prompt stands first, once"
+        if unknown := set(message) - {"role", "content", "tool_calls", "tool_call_id"}:
+            return f"unknown field {unknown}"
+        if role != "assistant" and not isinstance(content, str):
+            return f"the content of message {number} is no text"
+        calls = message.get("tool_calls") or ()
+        if len({call["id"] for call in calls}) < len(calls):
+            return "two calls with one id"
+        for call in calls:
+            if not isinstance(json.loads(call["function"]["arguments"]), dict):
+                return f"arguments that are no object: {call}"
+    return None if messages[-1]["role"] in ("user", "tool") else "the last message is the model's own"
+
+
 class FakeModel:
     """Serves `/v1/chat/completions` (streamed and not) and `/v1/models`; refuses illegal histories.
+
+    With `strict` it refuses whatever any server might.
 
     Attributes:
         requests: the bodies received, oldest first.
         refused: what was illegal about the refused ones.
     """
 
-    def __init__(self, script: Script = echo) -> None:
+    def __init__(self, script: Script = echo, *, strict: bool = True) -> None:
         self.script = script
+        self.strict = strict
         self.requests: list[dict[str, Any]] = []
         self.refused: list[str] = []
         self.open_streams = 0
@@ -82,26 +108,34 @@ class FakeModel:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.requests.append(body)
-        if (problem := illegal(body["messages"])) is not None:
+        problem = illegal(body["messages"])
+        if (problem := problem or (strictly_illegal(body["messages"]) if self.strict else None)) is not None:
             self.refused.append(problem)
             return web.json_response({"error": {"message": problem}}, status=400)
         found = self.script(body["messages"], len(self.requests))
         reply: Reply = await found if isinstance(found, Awaitable) else found
         if (status := reply.get("status")) is not None:
-            return web.json_response({"error": {"message": "refused"}}, status=status)
+            return web.json_response({"error": {"message": reply.get("message", "refused")}}, status=status)
         calls = [
             {
                 "index": i,
                 "id": f"call_{len(self.requests)}_{i}",
                 "type": "function",
-                "function": {"name": name, "arguments": json.dumps(arguments)},
+                "function": {
+                    "name": name,
+                    "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+                },
             }
             for i, (name, arguments) in enumerate(reply.get("calls", ()))
         ]
         if not body.get("stream"):
             message = {"role": "assistant", "content": reply.get("text"), "tool_calls": calls or None}
-            return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
-        return await self._stream(request, reply, calls)
+            usage = {"usage": reply["usage"]} if "usage" in reply else {}
+            return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}], **usage})
+        try:
+            return await self._stream(request, reply, calls)
+        except ConnectionError:  # whoever asked has gone
+            return web.Response()
 
     async def _stream(
         self, request: web.Request, reply: Reply, calls: list[dict[str, Any]]
@@ -110,6 +144,12 @@ class FakeModel:
         await response.prepare(request)
         self.open_streams += 1
         try:
+            while "forever" in reply:
+                if reply["forever"] is None:
+                    await response.write(b": keep-alive\n\n")
+                else:
+                    await _send(response, reply["forever"])
+                await asyncio.sleep(reply.get("pause", 0))
             text = reply.get("text", "")
             for start in range(0, len(text), 8):
                 await _send(response, {"content": text[start : start + 8]})
@@ -118,8 +158,9 @@ class FakeModel:
                     await hold.wait()
             if calls:
                 await _send(response, {"tool_calls": calls})
-            await _send(response, {}, finish="tool_calls" if calls else "stop")
-            usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
+            await _send(response, {}, finish=reply.get("finish", "tool_calls" if calls else "stop"))
+            used = reply.get("usage", {"prompt_tokens": 7, "completion_tokens": 3})
+            usage = {"choices": [], "usage": used}
             await response.write(f"data: {json.dumps(usage)}\n\ndata: [DONE]\n\n".encode())
         finally:
             self.open_streams -= 1

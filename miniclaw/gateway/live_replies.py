@@ -1,0 +1,235 @@
+"""What a push channel shows while a turn runs: that somebody is at work, the growing answer, questions.
+
+Nothing here is durable but the row of a streamed answer; the Dispatcher sends what a turn came to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final
+
+from miniclaw.channel.base import AsksApproval, Delivers, ShowsStatus, StreamsReplies
+from miniclaw.config import Clock
+from miniclaw.errors import DeliveryError, StorageError
+from miniclaw.gateway.events import EventBus, LiveEvent, Subscription
+from miniclaw.gateway.protocol import TERMINAL_EVENTS, ReplyTarget
+from miniclaw.session.models import Turn
+from miniclaw.session.outbox import Delivery, Outbox
+from miniclaw.session.turns import TurnStore
+
+__all__ = ["LiveReplies", "question_text"]
+
+logger = logging.getLogger(__name__)
+
+CALL_SECONDS: Final = 10.0
+"""How long a platform may take for one update; a later one carries the same text and more."""
+
+
+class LiveReplies:
+    """Follows the turns of push channels that can show more than a final answer."""
+
+    def __init__(
+        self,
+        bus: EventBus,
+        turns: TurnStore,
+        outbox: Outbox,
+        channels: Mapping[str, Delivers],
+        *,
+        clock: Clock,
+    ) -> None:
+        self._turns = turns
+        self._outbox = outbox
+        self._channels = channels
+        self._clock = clock
+        self._bus = bus
+        self._replies: dict[str, _Reply] = {}
+        self._subscription: Subscription | None = None
+
+    def start(self) -> None:
+        """Follow turns from now on; without such channels it costs nothing."""
+        if self._channels:
+            self._subscription = self._bus.subscribe("session.*", self._on_event)
+
+    async def settled(self, turn_id: str) -> None:
+        """Wait until nothing more of a turn is being shown, so that its final text comes last."""
+        if (reply := self._replies.get(turn_id)) is not None:
+            reply.finish()
+            await asyncio.wait([reply.task])
+
+    async def stop(self) -> None:
+        """Show nothing more."""
+        if self._subscription is not None:
+            self._subscription.close()
+        tasks = [reply.task for reply in self._replies.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CALL_SECONDS)
+
+    def _on_event(self, topic: str, event: LiveEvent) -> None:
+        if event.target.partition(":")[0] not in self._channels:
+            return
+        reply = self._replies.get(event.turn_id)
+        if reply is None and event.name == "turn.started":
+            reply = self._begin(event.turn_id)
+        if reply is None:
+            return
+        if event.name in TERMINAL_EVENTS:
+            reply.finish()
+        else:
+            reply.take(event)
+
+    def _begin(self, turn_id: str) -> _Reply | None:
+        turn = self._turns.get(turn_id)
+        channel = self._channels[turn.channel] if turn is not None else None
+        if turn is None or channel is None or turn.message.get("reply_to") is None:
+            return None
+        if turn.message["msg_type"] != "text":
+            return None
+        reply = _Reply(turn, channel, self._outbox, clock=self._clock)
+        self._replies[turn_id] = reply
+        reply.task.add_done_callback(lambda _: self._replies.pop(turn_id, None))
+        return reply
+
+
+class _Reply:
+    """One turn's visible progress: the newest state counts, so nothing queues up."""
+
+    def __init__(self, turn: Turn, channel: Delivers, outbox: Outbox, *, clock: Clock) -> None:
+        self._turn = turn
+        self._channel = channel
+        self._outbox = outbox
+        self._clock = clock
+        self._target = ReplyTarget.model_validate(turn.message["reply_to"])
+        self._text = ""
+        self._shown = ""
+        self._handle: str | None = None
+        self._refused = False
+        self._questions: list[tuple[str, dict[str, Any]]] = []
+        self._asked: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._changed = asyncio.Event()
+        self._ended = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    def take(self, event: LiveEvent) -> None:
+        """Note what is to be shown; never waits."""
+        match event.name:
+            case "text.delta":
+                self._text += event.data["text"]
+            case "turn.snapshot":
+                self._text = event.data["text"]
+            case "approval.requested" | "approval.resolved":
+                self._questions.append((event.name, event.data))
+            case _:
+                return
+        self._changed.set()
+
+    def finish(self) -> None:
+        """The turn has ended; what is being sent now is the last."""
+        self._ended.set()
+        self._changed.set()
+
+    async def _run(self) -> None:
+        channel = self._channel
+        try:
+            if isinstance(channel, ShowsStatus):
+                await self._call(channel.show_working(self._target))
+            while not self._ended.is_set():
+                await self._changed.wait()
+                self._changed.clear()
+                while self._questions:
+                    await self._show_question(*self._questions.pop(0))
+                if isinstance(channel, StreamsReplies) and not self._ended.is_set():
+                    await self._show_text(channel)
+        except StorageError as error:
+            logger.error("turn %s is not shown any more: %s", self._turn.turn_id, error)
+        except Exception:  # boundary: what cannot be shown must not keep the answer from coming
+            logger.exception("turn %s is not shown any more", self._turn.turn_id)
+
+    async def _show_text(self, channel: StreamsReplies) -> None:
+        text = self._text
+        if self._refused or not text.strip() or text == self._shown:
+            return
+        if self._handle is None and not await self._open(channel, text):
+            self._refused = True
+            return
+        if self._handle is not None and self._shown:
+            await self._call(channel.update_stream(self._target, self._handle, text))
+        self._shown = text
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), channel.stream_seconds)
+
+    async def _open(self, channel: StreamsReplies, text: str) -> bool:
+        """Open the delivery row, then show the first text; a row of an earlier attempt is gone on with."""
+        row = self._row(f"{self._turn.turn_id}.0")
+        known = await self._outbox.open_stream(row)
+        if known is None or known is not row:
+            # A row without a handle: the crash hit while it was being shown, and nobody knows whether it was.
+            self._handle, self._shown = (known.handle if known else None), " "
+            return self._handle is not None
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                self._handle = await channel.begin_stream(self._target, text, key=row.key)
+        except (DeliveryError, TimeoutError) as error:
+            logger.warning("turn %s is not streamed: %s", row.turn_id, error or "no answer in time")
+            if isinstance(error, TimeoutError) or error.unknown:
+                return False
+        await self._outbox.keep_stream(row.key, self._handle)
+        return self._handle is not None
+
+    def _row(self, key: str) -> Delivery:
+        turn, moment = self._turn, self._clock()
+        return Delivery(
+            key=key,
+            n=turn.n,
+            part=0,
+            turn_id=turn.turn_id,
+            user_id=turn.user_id,
+            channel=turn.channel,
+            account=turn.message.get("account", ""),
+            conversation=self._target.conversation,
+            target=self._target,
+            text="",
+            state="streaming",
+            uncertain=True,
+            next_at=moment,
+            created_at=moment,
+        )
+
+    async def _show_question(self, name: str, data: dict[str, Any]) -> None:
+        channel, approval_id = self._channel, data["approval_id"]
+        if name == "approval.resolved":
+            handle, question = self._asked.pop(approval_id, ("", {}))
+            if handle and isinstance(channel, AsksApproval):
+                decision = str(data["decision"])
+                await self._call(channel.close_approval(self._target, handle, question, decision))
+            return
+        sent: str | None = None
+        if isinstance(channel, AsksApproval):
+            sent = await self._call(channel.ask_approval(self._target, data))
+        if sent is None:
+            key = f"{approval_id}.0"
+            await self._call(channel.deliver(self._target, question_text(data), key=key, repeat=False))
+        else:
+            self._asked[approval_id] = (sent, data)
+
+    async def _call(self, work: Awaitable[Any]) -> Any:
+        """What the platform answers; `None` when it does not, which costs a sight of progress and no more."""
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                return await work
+        except (DeliveryError, TimeoutError) as error:
+            logger.warning(
+                "turn %s: nothing could be shown: %s", self._turn.turn_id, error or "no answer in time"
+            )
+            return None
+
+
+def question_text(question: dict[str, Any]) -> str:
+    """A question for channels without buttons."""
+    short = str(question.get("short_id") or question["approval_id"])
+    about = question.get("summary") or f"{question['tool']} {question['arguments']}"
+    return f"需要确认 / please confirm: {about}\n\n/approve {short}  ·  /deny {short}"

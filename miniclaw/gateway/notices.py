@@ -1,0 +1,87 @@
+"""Short replies of a push channel that belong to no turn: busy, not known here, what a command came to."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import Final
+
+from miniclaw.agent.replies import is_chinese
+from miniclaw.config import Clock
+from miniclaw.errors import StorageError
+from miniclaw.gateway.command_text import command_text
+from miniclaw.gateway.dispatcher import Dispatcher
+from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, TextPayload
+from miniclaw.identity import Identities
+from miniclaw.session.outbox import Delivery, Outbox
+
+__all__ = ["Notices"]
+
+logger = logging.getLogger(__name__)
+
+_BUSY: Final = (
+    "前面的消息还没处理完，这一条没有收下；请稍后再发。",
+    "Earlier messages are still being worked on and this one was not taken; send it again in a while.",
+)
+_PAIR: Final = (
+    "我还不认识你。请让管理员运行：miniclaw users pair 用户名 {code}",
+    "I do not know you yet. Ask the operator to run: miniclaw users pair USER {code}",
+)
+
+
+class Notices:
+    """Stores such replies as delivery rows, one for each message, and lets the dispatcher send them."""
+
+    def __init__(
+        self, outbox: Outbox, dispatcher: Dispatcher, identities: Identities, *, clock: Clock
+    ) -> None:
+        self._outbox = outbox
+        self._dispatcher = dispatcher
+        self._identities = identities
+        self._clock = clock
+
+    async def tell(self, inbound: Inbound, receipt: Receipt) -> None:
+        """Reply to the sender of a message that started no turn, where there is something to say."""
+        if inbound.reply_to is None:
+            return
+        try:
+            if text := await self._text(inbound, receipt):
+                await self._store(inbound, text)
+        except StorageError as error:
+            logger.error("a reply to %s could not be stored: %s", inbound.msg_id, error)
+
+    async def _text(self, inbound: Inbound, receipt: Receipt) -> str:
+        said = inbound.payload.text if isinstance(inbound.payload, TextPayload) else ""
+        language = 0 if is_chinese(said) or not said.isascii() else 1
+        if receipt.status == "busy":
+            return _BUSY[language]
+        if receipt.code == "pairing":
+            person = (inbound.channel, inbound.account, inbound.sender)
+            code = await self._identities.pairing_code(*person)
+            return "\n".join(text.format(code=code) for text in _PAIR)
+        is_command = inbound.typed and receipt.name is not None
+        if is_command and receipt.result is not None:
+            return command_text(str(receipt.name), receipt.result)
+        is_mistaken = receipt.status == "refused" and isinstance(inbound.payload, CommandPayload)
+        return receipt.message if is_mistaken and receipt.code != "ignored" else ""
+
+    async def _store(self, inbound: Inbound, text: str) -> None:
+        assert inbound.reply_to is not None
+        said = "\x1f".join((inbound.channel, inbound.account, *(inbound.dedupe or (inbound.msg_id,))))
+        moment = self._clock()
+        row = Delivery(
+            key=f"note_{hashlib.sha256(said.encode()).hexdigest()[:24]}.0",
+            n=0,
+            part=0,
+            turn_id="",
+            user_id=inbound.user_id or "",
+            channel=inbound.channel,
+            account=inbound.account,
+            conversation=inbound.reply_to.conversation,
+            target=inbound.reply_to,
+            text=text,
+            next_at=moment,
+            created_at=moment,
+        )
+        await self._outbox.notice(row)
+        self._dispatcher.take_up(row)

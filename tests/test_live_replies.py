@@ -1,0 +1,319 @@
+"""What a push channel shows while a turn runs, and that its end is one answer whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw.db import Database
+from miniclaw.errors import DeliveryError
+from miniclaw.gateway.events import EventBus, TurnFeed
+from miniclaw.gateway.live_replies import LiveReplies
+from miniclaw.gateway.protocol import ReplyTarget
+from miniclaw.identity import Identities
+from miniclaw.session.models import Turn
+from miniclaw.session.outbox import Delivery, Outbox, insert_deliveries
+from miniclaw.session.turns import TurnStore
+from tests.support.core import FakeClock, open_database, text_message
+
+GUARD = 10.0
+
+
+class Plain:
+    """A push channel that can only send."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+        self.news = asyncio.Event()
+
+    def note(self, what: str, text: str) -> None:
+        self.said.append((what, text))
+        self.news.set()
+
+    async def until(self, count: int) -> list[tuple[str, str]]:
+        async with asyncio.timeout(GUARD):
+            while len(self.said) < count:
+                self.news.clear()
+                await self.news.wait()
+        return self.said
+
+    def split(self, text: str) -> list[str]:
+        return [text]
+
+    async def deliver(
+        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
+    ) -> str | None:
+        self.note("deliver", text)
+        return None
+
+
+class Streaming(Plain):
+    """A channel that can do everything; what it refuses or holds up is set by the test."""
+
+    stream_seconds = 0.0
+
+    def __init__(self, outbox: Outbox, database: Database) -> None:
+        super().__init__()
+        self.outbox = outbox
+        self.database = database
+        self.fault: Exception | None = None
+        self.handle: str | None = "h1"
+        self.hold: asyncio.Event | None = None
+
+    async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
+        rows = self.database.read("SELECT state, handle FROM deliveries WHERE key = ?", (key,))
+        self.note("begin", f"{text} {rows}")
+        if self.fault is not None:
+            raise self.fault
+        return self.handle
+
+    async def update_stream(self, target: ReplyTarget, handle: str, text: str) -> None:
+        self.note("update begins", f"{handle} {text}")
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.fault is not None:
+            raise self.fault
+        self.note("update", text)
+
+    async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
+        self.note("ask", question["tool"])
+        return "card1"
+
+    async def close_approval(
+        self, target: ReplyTarget, handle: str, question: dict[str, Any], decision: str
+    ) -> None:
+        self.note("close", f"{handle} {question['tool']} {decision}")
+
+
+class Desk:
+    """Database, outbox and the live side of one turn on the channel `push`."""
+
+    def __init__(self, database: Database) -> None:
+        clock = FakeClock()
+        self.database = database
+        self.outbox = Outbox(database, clock=clock)
+        self.turns = TurnStore(database, Identities(database, clock=clock), clock=clock)
+        self.bus = EventBus()
+        self.clock = clock
+
+    async def begin(self, channel: Plain, attempt: int = 1) -> tuple[LiveReplies, TurnFeed, Turn]:
+        target = ReplyTarget(conversation="C1", message_id="m1")
+        inbound = text_message(channel="push", conversation="C1", reply_to=target)
+        accepted = await self.turns.accept(inbound, lambda session_id: None)
+        turn = self.turns.get(accepted.turn_id)
+        assert turn is not None
+        replies = LiveReplies(self.bus, self.turns, self.outbox, {"push": channel}, clock=self.clock)
+        replies.start()
+        feed = TurnFeed(
+            self.bus, session_id=turn.session_id, turn_id=turn.turn_id, attempt=attempt, channel="push"
+        )
+        feed.emit("turn.started", {"text": turn.text})
+        return replies, feed, turn
+
+    def row(self, turn: Turn) -> tuple[str, str | None, int] | None:
+        rows = self.database.read(
+            "SELECT state, handle, uncertain FROM deliveries WHERE key = ?", (f"{turn.turn_id}.0",)
+        )
+        return tuple(rows[0]) if rows else None
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+    async with open_database(tmp_path) as database:
+        yield Desk(database)
+
+
+def delta(feed: TurnFeed, text: str) -> None:
+    feed.emit("text.delta", {"text": text})
+
+
+async def test_the_row_is_open_before_the_first_text_shows_and_gets_the_handle_after(desk: Desk) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, turn = await desk.begin(channel)
+    delta(feed, "Hel")
+    assert (await channel.until(1)) == [("begin", "Hel [('streaming', None)]")]
+    delta(feed, "lo")
+    await channel.until(3)
+    assert channel.said[1:] == [("update begins", "h1 Hello"), ("update", "Hello")]
+    assert desk.row(turn) == ("streaming", "h1", 0)
+    await replies.stop()
+
+
+async def test_a_slow_platform_gets_the_newest_text_only(desk: Desk) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, _ = await desk.begin(channel)
+    channel.hold = asyncio.Event()
+    for text in ("a", "b"):
+        delta(feed, text)
+        await channel.until(1 if text == "a" else 2)
+    for _ in range(500):
+        delta(feed, "c")
+    channel.hold.set()
+    await channel.until(5)
+    assert [text for what, text in channel.said if what == "update"] == ["ab", "ab" + "c" * 500]
+    await replies.stop()
+
+
+async def test_the_end_waits_for_the_update_that_is_on_its_way_and_nothing_comes_after_it(desk: Desk) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, turn = await desk.begin(channel)
+    channel.hold = asyncio.Event()
+    delta(feed, "a")
+    await channel.until(1)
+    delta(feed, "b")
+    await channel.until(2)
+    delta(feed, "c")
+    feed.emit("turn.finished", {"text": "abc"})
+    settled = asyncio.ensure_future(replies.settled(turn.turn_id))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not settled.done()
+    channel.hold.set()
+    async with asyncio.timeout(GUARD):
+        await settled
+    assert channel.said[-1] == ("update", "ab")
+    await replies.stop()
+
+
+async def test_a_waiting_answer_of_the_conversation_is_not_overtaken_by_a_streamed_one(desk: Desk) -> None:
+    target = ReplyTarget(conversation="C1")
+    waiting = Delivery(
+        key="turn_0.0",
+        n=0,
+        part=0,
+        turn_id="turn_0",
+        user_id="ann",
+        channel="push",
+        account="",
+        conversation="C1",
+        target=target,
+        text="first",
+    )
+    await desk.database.write(lambda c: insert_deliveries(c, [waiting]))
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, turn = await desk.begin(channel)
+    delta(feed, "a")
+    feed.emit("approval.requested", {"approval_id": "apr_1", "tool": "x", "arguments": {}})
+    await channel.until(1)
+    assert channel.said == [("ask", "x")] and desk.row(turn) is None
+    await replies.stop()
+
+
+async def test_a_resumed_turn_goes_on_in_the_message_that_is_there(desk: Desk) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, turn = await desk.begin(channel)
+    delta(feed, "a")
+    await channel.until(1)
+    await replies.stop()
+    await desk.outbox.keep_stream(f"{turn.turn_id}.0", "h1")
+    second = Streaming(desk.outbox, desk.database)
+    again = LiveReplies(desk.bus, desk.turns, desk.outbox, {"push": second}, clock=desk.clock)
+    again.start()
+    feed = TurnFeed(desk.bus, session_id=turn.session_id, turn_id=turn.turn_id, attempt=2, channel="push")
+    feed.emit("turn.started", {"text": "x"})
+    delta(feed, "new")
+    await second.until(2)
+    assert second.said == [("update begins", "h1 new"), ("update", "new")]
+    await again.stop()
+
+
+async def test_a_crash_while_the_first_text_was_shown_leaves_an_end_that_is_marked(desk: Desk) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    channel.fault = DeliveryError("cut", unknown=True)
+    replies, feed, turn = await desk.begin(channel)
+    delta(feed, "a")
+    await channel.until(1)
+    async with asyncio.timeout(GUARD):
+        await replies.settled(turn.turn_id)
+    assert desk.row(turn) == ("streaming", None, 1)
+    channel.fault = None
+    feed = TurnFeed(desk.bus, session_id=turn.session_id, turn_id=turn.turn_id, attempt=2, channel="push")
+    feed.emit("turn.started", {"text": "x"})
+    delta(feed, "again")
+    async with asyncio.timeout(GUARD):
+        await replies.settled(turn.turn_id)
+    assert len(channel.said) == 1  # not shown a second time: the end comes, and says that it may be a repeat
+    await replies.stop()
+
+
+@pytest.mark.parametrize("fault", [DeliveryError("429"), None])
+async def test_a_platform_that_surely_shows_nothing_leaves_an_unmarked_end(
+    desk: Desk, fault: Exception | None
+) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    channel.fault, channel.handle = fault, None
+    replies, feed, turn = await desk.begin(channel)
+    delta(feed, "a")
+    await channel.until(1)
+    async with asyncio.timeout(GUARD):
+        await replies.settled(turn.turn_id)
+    assert desk.row(turn) == ("streaming", None, 0)
+    await replies.stop()
+
+
+async def test_an_update_that_fails_is_made_good_by_the_next(desk: Desk) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, _ = await desk.begin(channel)
+    delta(feed, "a")
+    await channel.until(1)
+    channel.fault = DeliveryError("429")
+    delta(feed, "b")
+    await channel.until(2)
+    channel.fault = None
+    delta(feed, "c")
+    await channel.until(4)
+    assert channel.said[-1] == ("update", "abc")
+    await replies.stop()
+
+
+async def test_a_channel_that_breaks_is_shown_no_more_and_hurts_nobody(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    channel.fault = RuntimeError("a bug")
+    replies, feed, turn = await desk.begin(channel)
+    delta(feed, "a")
+    await channel.until(1)
+    async with asyncio.timeout(GUARD):
+        await replies.settled(turn.turn_id)
+    delta(feed, "b")
+    assert "is not shown any more" in caplog.text
+    await replies.stop()
+
+
+async def test_a_question_is_shown_with_buttons_and_its_decision_takes_their_place(desk: Desk) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, _ = await desk.begin(channel)
+    question = {
+        "approval_id": "apr_1",
+        "short_id": "abc123",
+        "tool": "write_file",
+        "arguments": {"path": "x"},
+    }
+    feed.emit("approval.requested", question)
+    await channel.until(1)
+    feed.emit("approval.resolved", {"approval_id": "apr_1", "decision": "approved"})
+    await channel.until(2)
+    assert channel.said == [("ask", "write_file"), ("close", "card1 write_file approved")]
+    await replies.stop()
+
+
+async def test_without_buttons_a_question_is_a_text_that_names_the_commands(desk: Desk) -> None:
+    channel = Plain()
+    replies, feed, _ = await desk.begin(channel)
+    question = {
+        "approval_id": "apr_1",
+        "short_id": "abc123",
+        "tool": "write_file",
+        "arguments": {"path": "x"},
+    }
+    feed.emit("approval.requested", question)
+    feed.emit("approval.resolved", {"approval_id": "apr_1", "decision": "approved"})
+    [(what, text)] = await channel.until(1)
+    assert what == "deliver" and "write_file" in text
+    assert "/approve abc123" in text and "/deny abc123" in text
+    await replies.stop()

@@ -1,0 +1,67 @@
+"""Replies are cut where the platform demands it, and every part is sound Markdown by itself."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from miniclaw.channel.markup import parts_of, split_markdown
+
+LINES = st.sampled_from(
+    [
+        "```python",
+        "```",
+        "~~~",
+        "text",
+        "   ```",
+        "````",
+        "",
+        "a longer line of words. " * 8,
+        "汉字" * 60,
+        "x" * 300,
+    ]
+)
+
+
+def in_bytes(text: str) -> int:
+    return len(text.encode())
+
+
+@given(lines=st.lists(LINES, max_size=60), limit=st.integers(400, 900), by_bytes=st.booleans())
+@example(lines=["```python", *["x = 1"] * 200, "```"], limit=400, by_bytes=False)
+def test_no_part_is_too_long_and_nothing_is_lost(lines: list[str], limit: int, by_bytes: bool) -> None:
+    text = "\n".join(lines)
+    measure = in_bytes if by_bytes else len
+    parts = parts_of(text, limit, measure=measure)
+    assert "".join(body for _, body, _ in parts) == text
+    assert all(measure("".join(part)) <= limit for part in parts)
+    assert all(not head or head.endswith("\n") for head, _, _ in parts)
+    assert all(set(tail) <= {"\n", "`", "~"} for _, _, tail in parts)
+    assert split_markdown(text, limit, measure=measure) == ["".join(part) for part in parts]
+
+
+def test_a_code_block_that_is_cut_is_closed_and_opened_again_with_its_language() -> None:
+    code = "\n".join(f"line_{number} = {number}" for number in range(100))
+    parts = split_markdown(f"Here:\n\n```python\n{code}\n```\nDone.", 500)
+    assert len(parts) > 2
+    for part in parts:
+        assert part.count("```") == 2
+    assert all(part.startswith("```python\n") for part in parts[1:])
+    assert all(part.endswith("\n```") for part in parts[:-1])
+    assert "\n".join(re.findall(r"^line_.*$", "\n".join(parts), re.MULTILINE)) == code
+
+
+def test_a_short_text_is_one_part_as_it_is() -> None:
+    assert split_markdown("```\nopen", 400) == ["```\nopen"]
+    assert split_markdown("", 400) == [""]
+
+
+@pytest.mark.parametrize(
+    "hostile", ["```" * 20_000, "`" * 60_000, "~~~\n" * 20_000, "```" + "x" * 60_000, "\n" * 60_000]
+)
+def test_hostile_texts_are_split_in_linear_steps(hostile: str) -> None:
+    parts = split_markdown(hostile, 4000)
+    assert all(len(part) <= 4000 for part in parts)
