@@ -86,7 +86,13 @@ async def peer(tmp_path: Path, *, hello: bool = True) -> AsyncIterator[Peer]:
 async def test_the_built_in_tools_are_listed_and_called(tmp_path: Path) -> None:
     async with peer(tmp_path) as client:
         tools = (await client.request("a", "tools/list"))["result"]["tools"]
-        assert {tool["name"] for tool in tools} == {"calculator", "datetime", "http_request"}
+        assert {tool["name"] for tool in tools} == {
+            "calculator",
+            "datetime",
+            "get_order_status",
+            "http_request",
+            "web_search",
+        }
         assert all(tool["inputSchema"]["type"] == "object" for tool in tools)
         call = {"name": "calculator", "arguments": {"expression": "37*43"}}
         result = (await client.request(1, "tools/call", call))["result"]

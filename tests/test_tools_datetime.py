@@ -66,3 +66,63 @@ async def test_any_text_is_a_zone_or_a_failed_result(timezone: str) -> None:
 def test_asking_for_the_time_changes_nothing() -> None:
     tool = datetime_tool()
     assert (tool.risk, tool.idempotent) == ("read", True)
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "add", "iso"),
+    [
+        ("2026-03-01", "", "2026-03-01T00:00:00+01:00"),
+        ("2024-01-31", "1 month", "2024-02-29T00:00:00+01:00"),
+        ("2024-02-29", "1 year", "2025-02-28T00:00:00+01:00"),
+        ("2026-01-15", "-1 month", "2025-12-15T00:00:00+01:00"),
+        ("2026-12-31", "+1 day, 2 weeks", "2027-01-15T00:00:00+01:00"),
+        # The clock is put forward on 2026-03-29 in Berlin: a day later is the same time, 24 hours later is not.
+        ("2026-03-28T12:00", "1 day", "2026-03-29T12:00:00+02:00"),
+        ("2026-03-28T12:00", "24 hours", "2026-03-29T13:00:00+02:00"),
+        ("2026-03-01T00:30Z", "90 minutes 30 seconds", "2026-03-01T03:00:30+01:00"),
+    ],
+)
+async def test_dates_can_be_added_to(at: str, add: str, iso: str) -> None:
+    result = await registry.execute("datetime", {"timezone": "Europe/Berlin", "at": at, "add": add})
+    assert result.data["iso"] == iso, result.content
+
+
+async def test_the_time_between_two_moments_is_told() -> None:
+    arguments = {"timezone": "UTC", "until": "2026-12-25", "add": "1 day"}
+    result = await registry.execute("datetime", arguments)
+    assert (result.data["iso"], result.data["days"]) == ("2026-03-02T00:00:00+00:00", 298)
+    assert result.data["seconds"] == 298 * 86_400
+    assert "298 calendar days" in result.content
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"at": "tomorrow"}, "is no moment"),
+        ({"at": "2026-02-30"}, "is no moment"),
+        ({"until": "x" * 999}, "is no moment"),
+        ({"add": "a while"}, "is no span"),
+        ({"add": "3"}, "is no span"),
+        ({"add": "9999 years"}, "beyond the years 1 to 9999"),
+        ({"add": "-999999999 days"}, "beyond the years 1 to 9999"),
+        ({"at": "9999-12-31T23:00", "add": "2 hours"}, "beyond the years 1 to 9999"),
+        ({"add": "9999999999 days"}, "is no span"),
+    ],
+)
+async def test_what_is_no_date_is_told(arguments: dict[str, str], reason: str) -> None:
+    result = await registry.execute("datetime", {"timezone": "Asia/Shanghai", **arguments})
+    assert not result.ok
+    assert reason in result.content
+
+
+@given(
+    st.text(max_size=20) | st.datetimes().map(str),
+    st.text(max_size=20) | st.from_regex(r"[+-]?[0-9]{1,9} (second|day|month|year)s?", fullmatch=True),
+    st.sampled_from(["local", "UTC", "America/New_York", "Pacific/Apia"]),
+)
+async def test_any_date_has_an_answer_or_is_refused(at: str, add: str, timezone: str) -> None:
+    result = await registry.execute("datetime", {"timezone": timezone, "at": at, "add": add, "until": at})
+    assert result.ok or "failed inside" not in result.content

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -303,3 +305,48 @@ def test_a_parameter_without_usable_annotation_is_a_config_error() -> None:
 
         @tool
         def call(back: Callable[[], int]) -> None: ...
+
+
+HANGING = """
+import asyncio, threading
+from miniclaw.tools import ToolRegistry, tool
+
+@tool(timeout=0.05)
+def hang() -> str:
+    threading.Event().wait()
+    return ""
+
+print(asyncio.run(ToolRegistry([hang]).execute("hang", {})).content)
+"""
+
+
+def test_a_blocking_function_that_hangs_does_not_keep_the_program_from_ending() -> None:
+    """A thread cannot be stopped, and asyncio waits for those of its own pool."""
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING], capture_output=True, encoding="utf-8", timeout=50, check=True
+    )
+    assert "did not finish within 0.05 s" in done.stdout
+
+
+async def test_more_blocking_calls_than_threads_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("miniclaw.tools.function._THREADS", threading.BoundedSemaphore(1))
+    go = threading.Event()
+
+    @tool
+    def wait() -> str:
+        go.wait()
+        return "done"
+
+    calls = [asyncio.create_task(run(wait)) for _ in range(3)]
+    await asyncio.sleep(0)
+    go.set()
+    assert [result.content for result in await asyncio.gather(*calls)] == ["done"] * 3
+
+
+async def test_an_error_in_a_thread_is_the_error_of_the_call() -> None:
+    @tool
+    def fail() -> str:
+        raise ToolError("not today")
+
+    with pytest.raises(ToolError, match="not today"):
+        await run(fail)

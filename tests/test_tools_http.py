@@ -187,6 +187,7 @@ async def test_a_url_that_cannot_be_reached_is_refused_with_the_reason(url: str,
 
 
 async def test_a_redirect_to_a_private_address_is_not_followed() -> None:
+    """HKUDS/nanobot#3928: the private host had the request before the check."""
     async with site(lambda path: answer("secret")) as private:
         targets = [
             f"http://127.0.0.1:{private.port}/",
@@ -207,7 +208,7 @@ async def test_a_redirect_to_a_private_address_is_not_followed() -> None:
 
 
 async def test_a_name_that_changes_its_address_is_looked_up_once() -> None:
-    """The address that was judged is the one that is connected to."""
+    """HKUDS/nanobot#4611: the address that was judged has to be the one that is connected to."""
     async with site(lambda path: answer("private")) as private:
         async with site(lambda path: answer("public"), host="127.0.0.2", port=private.port):
             result = await call(
@@ -486,7 +487,11 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
     async with site() as here:
         tool = {"allow": frozenset({f"127.0.0.1:{here.port}"}), "total_seconds": 0.05}
         result = await call(f"http://127.0.0.1:{here.port}/", tool=tool)
-    assert "did not answer within 0.05 s" in result.content
+        assert here.connections == 2, "a read is tried a second time"
+        posted = await call(f"http://127.0.0.1:{here.port}/", tool=tool, method="POST")
+        assert here.connections == 3
+    assert "`http_request` did not finish within 0.05 s" in result.content
+    assert "is unknown: check before you repeat it" in posted.content
 
 
 def certificate(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
@@ -561,4 +566,11 @@ async def test_a_self_made_certificate_is_not_trusted_by_default(tmp_path: Path)
 
 
 def test_the_built_in_tools_are_listed_together() -> None:
-    assert ToolRegistry(builtin_tools()).names() == ["datetime", "calculator", "http_request"]
+    names = ToolRegistry(builtin_tools()).names()
+    assert (
+        names
+        == (
+            "datetime calculator http_request web_search read_file write_file edit_file list_files search_files todo"
+            " get_order_status"
+        ).split()
+    )

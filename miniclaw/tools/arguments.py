@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from miniclaw.errors import ToolError
 
-__all__ = ["ValidatesArguments", "check_arguments", "validate_model"]
+__all__ = ["ValidatesArguments", "check_arguments", "optional_without_null", "validate_model"]
 
 _MAX_PROBLEMS: Final = 5
 """A model mends a few problems at a time; more only fill its context."""
@@ -65,6 +65,18 @@ def check_arguments(schema: Mapping[str, Any], arguments: object) -> dict[str, A
     for first in problems:
         raise _refusal(chain([first], problems))
     return values
+
+
+def optional_without_null(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The parameters for which `null` can only mean that they are left out, as strict servers make models say it."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    plain = {name for name, inner in properties.items() if isinstance(inner, dict) and not _takes_null(inner)}
+    return frozenset(plain - set(schema.get("required", ())))
+
+
+def _takes_null(schema: Mapping[str, Any]) -> bool:
+    kinds = [kind for kind in (schema, *schema.get("anyOf", ())) if "anyOf" not in kind]
+    return not kinds or any("null" in kind.get("type", "" if "$ref" in kind else "null") for kind in kinds)
 
 
 def _as_object(arguments: object) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from miniclaw.tools.context import ToolContext
 
-__all__ = ["Risk", "Tool", "ToolBox", "ToolResult"]
+__all__ = ["DescribesCall", "Risk", "Tool", "ToolBox", "ToolProblem", "ToolResult", "ToolSource"]
 
 Risk = Literal["read", "write", "forbidden"]
 """`read` changes nothing; `write` asks unless a rule allows it; `forbidden` is never even listed."""
@@ -51,6 +51,10 @@ class Tool(ABC):
     """Old results may be cleared from the context, since the call can be repeated."""
     idempotent: bool = False
     """Running it twice is the same as running it once, so a crash may repeat it."""
+    asks_always: bool = False
+    """A yes holds for one call only; of rules, only one for these exact arguments allows it."""
+    aliases: tuple[str, ...] = ()
+    """Other names that a call is accepted by; never listed."""
     wants_context: bool = False
     """`execute` is also given `tool_context`, a `ToolContext` or `None`, which the model never sees."""
     origin: str = ""
@@ -66,6 +70,15 @@ class Tool(ABC):
         return risk if isinstance(risk, str) else risk(arguments)
 
 
+@runtime_checkable
+class DescribesCall(Protocol):
+    """A tool that can tell a person what a call is about where its arguments do not."""
+
+    async def describe(self, arguments: Mapping[str, Any], context: ToolContext) -> str:
+        """A short text, such as the content that is to be deleted; empty = nothing to add."""
+        ...
+
+
 class ToolBox(Protocol):
     """What the agent runtime needs of a set of tools; `ToolRegistry` meets it."""
 
@@ -74,11 +87,33 @@ class ToolBox(Protocol):
         ...
 
     def find(self, name: str) -> Tool | None:
-        """The tool of that name, if it is listed."""
+        """The listed tool of that name or alias."""
         ...
 
     async def execute(
         self, name: str, arguments: Mapping[str, Any], context: ToolContext | None = None
     ) -> ToolResult:
         """Validate the arguments and run the tool; never raises but for cancellation."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolProblem:
+    """A file or package whose tools are not there, and why."""
+
+    source: str
+    error: str
+
+
+class ToolSource(Protocol):
+    """Where tools come from that may change while the program runs."""
+
+    problems: tuple[ToolProblem, ...]
+
+    def refresh(self) -> None:
+        """Bring the registry up to date; costs next to nothing while nothing changed."""
+        ...
+
+    async def reload(self) -> None:
+        """Load everything anew."""
         ...

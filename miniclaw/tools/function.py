@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import json
 import re
+import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -27,6 +30,8 @@ R = TypeVar("R")
 
 AnyRisk = Risk | Callable[[Mapping[str, Any]], Risk]
 
+_THREADS = threading.BoundedSemaphore(64)
+"""Calls of blocking functions at work at once; a further one waits within its time limit."""
 _DATA_KEYWORDS = frozenset({"default", "const", "enum", "examples"})
 _NAMED_SCHEMAS = frozenset({"properties", "$defs"})
 
@@ -46,12 +51,12 @@ class FunctionTool(Tool, Generic[P, R]):
         description: str,
         parameters: dict[str, Any],
         validate: Callable[[object], dict[str, Any]],
-        context_parameter: str | None = None,
-        context_required: bool = False,
+        context: inspect.Parameter | None = None,
         risk: AnyRisk = "write",
         timeout: float | None = None,
         compactable: bool = False,
         idempotent: bool = False,
+        aliases: tuple[str, ...] = (),
     ) -> None:
         functools.update_wrapper(self, function)
         self.name = name
@@ -61,11 +66,11 @@ class FunctionTool(Tool, Generic[P, R]):
         self.timeout = timeout
         self.compactable = compactable
         self.idempotent = idempotent
-        self.wants_context = context_parameter is not None
+        self.aliases = aliases
+        self.wants_context = context is not None
         self._function = function
         self._validate = validate
-        self._context_parameter = context_parameter
-        self._context_required = context_required
+        self._context = context
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself."""
@@ -77,15 +82,15 @@ class FunctionTool(Tool, Generic[P, R]):
 
     async def execute(self, **kwargs: Any) -> ToolResult:
         """Run the function with validated arguments and turn what it returns into a result."""
-        if self._context_parameter is not None:
+        if self._context is not None:
             context = kwargs.pop("tool_context", None)
-            if context is None and self._context_required:
+            if context is None and self._context.default is self._context.empty:
                 raise ToolError("This works only inside a conversation.")
-            kwargs[self._context_parameter] = context
+            kwargs[self._context.name] = context
         function: Callable[..., Any] = self._function
         if inspect.iscoroutinefunction(function):
             return _result(await function(**kwargs))
-        value = await asyncio.to_thread(_call, function, kwargs)
+        value = await _in_thread(function, kwargs)
         return _result(await value if inspect.isawaitable(value) else value)
 
 
@@ -101,6 +106,7 @@ def tool(
     timeout: float | None = None,
     compactable: bool = False,
     idempotent: bool = False,
+    aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 
 
@@ -113,6 +119,7 @@ def tool(
     timeout: float | None = None,
     compactable: bool = False,
     idempotent: bool = False,
+    aliases: tuple[str, ...] = (),
 ) -> Any:
     """Make a tool of a typed function: `@tool` or `@tool(risk="read", ...)`.
 
@@ -134,12 +141,12 @@ def tool(
             description=description or tool_name.replace("_", " "),
             parameters=_schema(tool_name, model, documented),
             validate=functools.partial(validate_model, model),
-            context_parameter=context.name if context else None,
-            context_required=context is not None and context.default is context.empty,
+            context=context,
             risk=risk,
             timeout=timeout,
             compactable=compactable,
             idempotent=idempotent,
+            aliases=aliases,
         )
 
     return make if function is None else make(function)
@@ -223,6 +230,26 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
         elif current and line.strip():
             documented[current] = f"{documented[current]} {line.strip()}".strip()
     return summary, documented
+
+
+async def _in_thread(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """Call it in a thread of its own: one that hangs keeps nobody waiting, nor the end of the program."""
+    while not _THREADS.acquire(blocking=False):  # noqa: ASYNC110 - what a thread gives back wakes no loop
+        await asyncio.sleep(0.01)
+    answer: Future[Any] = Future()
+    answer.set_running_or_notify_cancel()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            answer.set_result(context.run(_call, function, kwargs))
+        except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
+            answer.set_exception(error)
+        finally:
+            _THREADS.release()
+
+    threading.Thread(target=work, name="tool", daemon=True).start()
+    return await asyncio.wrap_future(answer)
 
 
 def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:

@@ -14,15 +14,19 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from miniclaw.errors import ConfigError, ToolError
 from miniclaw.gateway.protocol import new_id, plain_text
-from miniclaw.tools.arguments import ValidatesArguments, check_arguments
-from miniclaw.tools.base import Risk, Tool, ToolResult
+from miniclaw.tools.arguments import ValidatesArguments, check_arguments, optional_without_null
+from miniclaw.tools.base import Risk, Tool, ToolResult, ToolSource
 from miniclaw.tools.context import ToolContext
+from miniclaw.tools.exports import chat_form, mcp_form, responses_form
 from miniclaw.tools.function import FunctionTool
 from miniclaw.tools.results import readable
+
+if TYPE_CHECKING:
+    from miniclaw.tools.hooks import Hooks
 
 __all__ = ["ToolRegistry"]
 
@@ -32,10 +36,12 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What the Chat Completions API takes as a function's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Entry:
     tool: Tool
     validate: Callable[[object], dict[str, Any]]
+    optional: frozenset[str]
+    """Parameters that `null` leaves out."""
 
 
 class ToolRegistry:
@@ -50,6 +56,8 @@ class ToolRegistry:
         *,
         default_timeout: float = 60.0,
         result_chars: int = 20_000,
+        hooks: Hooks | None = None,
+        hide: Callable[[str], str] = str,
         new_id: Callable[[str], str] = new_id,
     ) -> None:
         """Register `tools`.
@@ -58,14 +66,20 @@ class ToolRegistry:
             tools: the tools to begin with.
             default_timeout: seconds for a call of a tool that names no limit itself.
             result_chars: how much of a result the model gets to read.
+            hooks: run before and after each call.
+            hide: takes the operator's secrets out of a text.
             new_id: makes the names of the files that keep whole results.
         """
         self._entries: dict[str, _Entry] = {}
+        self._aliases: dict[str, str] = {}
+        self.source: ToolSource | None = None
+        """Asked for changes whenever the tools are listed."""
         self._default_timeout = default_timeout
         self._result_chars = result_chars
         self._new_id = new_id
-        self._openai: list[dict[str, Any]] | None = None
-        self._mcp: list[dict[str, Any]] | None = None
+        self.hooks = hooks
+        self._hide = hide
+        self._forms: dict[object, list[dict[str, Any]]] = {}
         for tool in tools:
             self.register(tool)
 
@@ -117,11 +131,19 @@ class ToolRegistry:
 
     def remove(self, name: str) -> None:
         """Take a tool out; one that is not there is no error."""
-        if self._entries.pop(name, None) is not None:
-            self._changed()
+        entry = self._entries.pop(name, None)
+        if entry is not None:
+            self._forms.clear()
+            for alias in entry.tool.aliases:
+                del self._aliases[alias]
+
+    async def reload(self) -> None:
+        """Read the operator's own tools anew."""
+        if self.source is not None:
+            await self.source.reload()
 
     def find(self, name: str) -> Tool | None:
-        """The tool of that name, if it is listed."""
+        """The listed tool of that name or alias."""
         entry = self._listed(name)
         return entry.tool if entry else None
 
@@ -133,38 +155,27 @@ class ToolRegistry:
         """The listed tools, in order of registration."""
         return (entry.tool for entry in self._entries.values() if entry.tool.risk != "forbidden")
 
-    def get_openai_tools(self) -> list[dict[str, Any]]:
-        """The tools as the Chat Completions API lists them.
+    def get_openai_tools(self, *, strict: bool = False) -> list[dict[str, Any]]:
+        """The tools as the Chat Completions API lists them; `strict` marks those whose schema can be held to.
 
-        The same list object until a tool is added or removed, so it can be compared and cached by identity.
+        The same list object while nothing changes, so it can be compared and cached by identity.
         """
-        if self._openai is None:
-            self._openai = [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "parameters": tool.parameters,
-                    },
-                }
-                for tool in self
-            ]
-        return self._openai
+        return self._form(("chat", strict), lambda: chat_form(self, strict=strict))
+
+    def get_responses_tools(self, *, strict: bool = False) -> list[dict[str, Any]]:
+        """The tools as the Responses API lists them; the same list object while nothing changes."""
+        return self._form(("responses", strict), lambda: responses_form(self, strict=strict))
 
     def get_mcp_tools(self) -> list[dict[str, Any]]:
         """The tools as MCP's `tools/list` has them; the same list object while nothing changes."""
-        if self._mcp is None:
-            self._mcp = [
-                {
-                    "name": tool.name,
-                    "description": tool.description,
-                    "inputSchema": tool.parameters,
-                    "annotations": {"readOnlyHint": tool.risk == "read"},
-                }
-                for tool in self
-            ]
-        return self._mcp
+        return self._form("mcp", lambda: mcp_form(self))
+
+    def _form(self, key: object, make: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+        if self.source is not None:
+            self.source.refresh()
+        if key not in self._forms:
+            self._forms[key] = make()
+        return self._forms[key]
 
     async def execute(
         self, name: str, arguments: Mapping[str, Any], context: ToolContext | None = None
@@ -177,47 +188,71 @@ class ToolRegistry:
         if entry is None:
             return self._failure(self._unknown(name))
         started = time.perf_counter()
-        result = await self._run(entry, arguments, context)
+        result = await self._hooked(entry, arguments, context)
         logger.info(
             "tool %s %s in %.0f ms",
-            name,
+            entry.tool.name,
             "finished" if result.ok else "failed",
             (time.perf_counter() - started) * 1000,
             extra={"session_id": context.session_id, "turn_id": context.turn_id} if context else {},
         )
         return result
 
+    async def _hooked(
+        self, entry: _Entry, arguments: Mapping[str, Any], context: ToolContext | None
+    ) -> ToolResult:
+        if self.hooks is None:
+            return await self._run(entry, arguments, context)
+        about: dict[str, Any] = {"tool": entry.tool.name, "arguments": dict(arguments)}
+        if context is not None:
+            about |= {name: getattr(context, name) for name in ("user_id", "session_id", "turn_id")}
+        if reason := await self.hooks.run("before_tool", about):
+            return self._failure(f"`{entry.tool.name}` was not run: {reason}")
+        result = await self._run(entry, arguments, context)
+        about |= {"ok": result.ok, "content": result.content}
+        if reason := await self.hooks.run("after_tool", about):
+            return self._failure(f"`{entry.tool.name}` has run, but its result is withheld: {reason}")
+        return result
+
     async def _run(
         self, entry: _Entry, arguments: Mapping[str, Any], context: ToolContext | None
     ) -> ToolResult:
         tool = entry.tool
-        seconds = self._default_timeout if tool.timeout is None else tool.timeout
-        limit = asyncio.timeout(seconds)
         try:
-            async with limit:
-                values = entry.validate(arguments)
-                if tool.risk_of(arguments) == "forbidden":
-                    raise ToolError("This is forbidden with these arguments. Find another way.")
-                if tool.wants_context:
-                    values["tool_context"] = context
-                result = await tool.execute(**values)
-                return await readable(result, self._result_chars, context, new_id=self._new_id)
+            given = {k: v for k, v in arguments.items() if v is not None or k not in entry.optional}
+            values = entry.validate(given)
+            risk = tool.risk_of(given)
+            if risk == "forbidden":
+                raise ToolError("This is forbidden with these arguments. Find another way.")
+            if tool.wants_context:
+                values["tool_context"] = context
+            result = await self._in_time(tool, values, tries=2 if risk == "read" else 1)
+            return await readable(result, self._result_chars, context, hide=self._hide, new_id=self._new_id)
         except ToolError as error:
             return self._failure(str(error) or "The tool refused and gave no reason.")
         except Exception as error:  # boundary: a fault in one tool never ends the turn
-            if isinstance(error, TimeoutError) and limit.expired():
-                return self._failure(
-                    f"`{tool.name}` did not finish within {seconds:g} s and was stopped. What it did until then"
-                    " is unknown: check before you repeat it, or ask for less at a time."
-                )
             logger.exception("tool %s failed", tool.name)
             return self._failure(
                 f"`{tool.name}` failed inside ({type(error).__name__}). The fault is in the tool: do not repeat"
                 " the same call; find another way or tell the user."
             )
 
+    async def _in_time(self, tool: Tool, values: dict[str, Any], tries: int) -> ToolResult:
+        seconds = self._default_timeout if tool.timeout is None else tool.timeout
+        while True:
+            try:
+                async with asyncio.timeout(seconds):
+                    return await tool.execute(**values)
+            except TimeoutError:
+                tries -= 1
+                if not tries:
+                    raise ToolError(
+                        f"`{tool.name}` did not finish within {seconds:g} s and was stopped. What it did until"
+                        " then is unknown: check before you repeat it, or ask for less at a time."
+                    ) from None
+
     def _failure(self, text: str) -> ToolResult:
-        return ToolResult.failure(plain_text(text)[: self._result_chars])
+        return ToolResult.failure(self._hide(plain_text(text))[: self._result_chars])
 
     def _unknown(self, name: str) -> str:
         names = self.names()
@@ -227,7 +262,7 @@ class ToolRegistry:
         return f"There is no tool `{name}`. The tools are: {', '.join(names) or 'none'}."
 
     def _listed(self, name: str) -> _Entry | None:
-        entry = self._entries.get(name)
+        entry = self._entries.get(self._aliases.get(name, name))
         return None if entry is None or entry.tool.risk == "forbidden" else entry
 
     def _add(self, tool: Tool) -> None:
@@ -235,11 +270,12 @@ class ToolRegistry:
             raise ConfigError(
                 f"Tool name {tool.name!r} ({_origin(tool)}): use up to 64 letters, digits, `_` and `-`."
             )
-        taken = self._entries.get(tool.name)
-        if taken is not None:
-            raise ConfigError(
-                f"Two tools are called `{tool.name}`: {_origin(taken.tool)} and {_origin(tool)}. Rename one."
-            )
+        for name in (tool.name, *tool.aliases):
+            taken = self._entries.get(self._aliases.get(name, name))
+            if taken is not None:
+                raise ConfigError(
+                    f"Two tools are called `{name}`: {_origin(taken.tool)} and {_origin(tool)}. Rename one."
+                )
         if tool.wants_context and "tool_context" in tool.parameters.get("properties", {}):
             raise ConfigError(
                 f"Tool `{tool.name}` ({_origin(tool)}): give the parameter `tool_context` another name;"
@@ -249,12 +285,9 @@ class ToolRegistry:
             validate = tool.validate
         else:
             validate = functools.partial(check_arguments, tool.parameters)
-        self._entries[tool.name] = _Entry(tool=tool, validate=validate)
-        self._changed()
-
-    def _changed(self) -> None:
-        self._openai = None
-        self._mcp = None
+        self._entries[tool.name] = _Entry(tool, validate, optional_without_null(tool.parameters))
+        self._aliases |= dict.fromkeys(tool.aliases, tool.name)
+        self._forms.clear()
 
 
 def _origin(tool: Tool) -> str:

@@ -9,25 +9,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from miniclaw.errors import ToolError
 from miniclaw.gateway.protocol import plain_text
 from miniclaw.tools.base import ToolResult
 from miniclaw.tools.context import ToolContext
+from miniclaw.tools.workspace import RESULTS, Workspace
 
 __all__ = ["readable"]
 
 logger = logging.getLogger(__name__)
 
-_DIRECTORY: Final = ".results"
 _KEPT: Final = 200
 """Whole texts kept in a workspace; the oldest go first."""
 
 
 async def readable(
-    result: ToolResult, limit: int, context: ToolContext | None, *, new_id: Callable[[str], str]
+    result: ToolResult,
+    limit: int,
+    context: ToolContext | None,
+    *,
+    hide: Callable[[str], str] = str,
+    new_id: Callable[[str], str],
 ) -> ToolResult:
     """The result with at most `limit` characters of its text, and a note of what was left out."""
-    content = plain_text(result.content)
-    error = None if result.error is None else plain_text(result.error)[:limit]
+    content = hide(plain_text(result.content))
+    error = None if result.error is None else hide(plain_text(result.error))[:limit]
     if len(content) > limit:
         kept = "" if context is None else await _keep(content, context.workspace, f"{new_id('res')}.txt")
         content = (
@@ -42,20 +48,13 @@ async def readable(
 async def _keep(content: str, workspace: Path, name: str) -> str:
     """Store the whole text in the workspace; the part of the note that says where."""
     try:
-        stored = await asyncio.to_thread(_store, workspace / _DIRECTORY, name, content)
-    except OSError:
-        logger.exception("a long result could not be kept in %s", workspace)
+        await asyncio.to_thread(_store, Workspace(workspace), name, content)
+    except ToolError as error:
+        logger.warning("a long result could not be kept in %s: %s", workspace, error)
         return ""
-    return f" The whole text is in the file `{_DIRECTORY}/{name}`." if stored else ""
+    return f" The whole text is in the file `{RESULTS}/{name}`; `read_file` shows it page by page."
 
 
-def _store(directory: Path, name: str, content: str) -> bool:
-    if directory.is_symlink():  # it would lead out of the workspace
-        return False
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / name).open("x", encoding="utf-8") as file:
-        file.write(content)
-    kept = sorted(directory.glob("*.txt"), key=lambda path: path.stat().st_mtime_ns)
-    for old in kept[:-_KEPT]:
-        old.unlink(missing_ok=True)
-    return True
+def _store(workspace: Workspace, name: str, content: str) -> None:
+    workspace.write(f"{RESULTS}/{name}", content.encode())
+    workspace.keep_newest(RESULTS, _KEPT)

@@ -36,7 +36,6 @@ Body = Annotated[
 
 MAX_REDIRECTS: Final = 5
 TOTAL_SECONDS: Final = 20.0
-"""For the whole exchange with all its redirects."""
 
 CONNECT_SECONDS: Final = 5.0
 """For one address, so that another address of the host still gets its turn."""
@@ -84,11 +83,11 @@ def http_request_tool(
         resolver: looks host names up.
         is_allowed: judges the addresses of every other host.
         ssl_context: which certificates are trusted; `None` = the usual public ones.
-        total_seconds: how long one call may take.
+        total_seconds: how long one call may take, with all its redirects.
     """
     guard = AddressGuard(allow=allow, resolver=resolver, is_allowed=is_allowed)
 
-    @tool(risk=_risk, timeout=total_seconds + 5, compactable=True)
+    @tool(risk=_risk, timeout=total_seconds, compactable=True)
     async def http_request(
         url: Annotated[str, Field(description="an `http` or `https` URL on the public internet")],
         method: Method = "GET",
@@ -98,13 +97,7 @@ def http_request_tool(
         """Make an HTTP request and read the answer; a web page comes as readable text with its links."""
         content, type_header = _content(method, body)
         request_headers = {"accept": "*/*", "user-agent": "miniclaw"} | type_header | _checked(headers or {})
-        try:
-            async with asyncio.timeout(total_seconds):
-                answer = await _exchange(guard, ssl_context, method, url, request_headers, content)
-        except TimeoutError as error:
-            raise ToolError(
-                f"{url[:200]} did not answer within {total_seconds:g} s. Whether it acted is unknown."
-            ) from error
+        answer = await _exchange(guard, ssl_context, method, url, request_headers, content)
         return await asyncio.to_thread(_result, answer)
 
     return http_request
@@ -202,6 +195,8 @@ async def _send(
             body, cut = (b"", False) if redirects else await read_body(response)
         finally:
             await response.aclose()
+    except httpx.TimeoutException as error:
+        raise TimeoutError from error
     except (httpx.HTTPError, httpx.StreamError) as error:
         reason = str(error) or type(error).__name__
         raise ToolError(

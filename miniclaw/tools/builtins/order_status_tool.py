@@ -1,0 +1,32 @@
+"""`get_order_status`: the sample orders that the bundled customer-service skill answers from."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from miniclaw.errors import ToolError
+from miniclaw.tools.base import ToolResult
+from miniclaw.tools.function import tool
+
+__all__ = ["get_order_status"]
+
+ORDERS: Final = {
+    "4471": {"status": "已发货", "carrier": "顺丰速运", "arrives": "2 天后送达"},
+    "4472": {"status": "处理中"},
+}
+
+
+@tool(risk="read")
+async def get_order_status(order_id: str) -> ToolResult:
+    """Look up an order of the sample shop.
+
+    Args:
+        order_id: The number as the customer gave it, such as 4471.
+    """
+    number = order_id.strip().lstrip("#＃")
+    order = ORDERS.get(number)
+    if order is None:
+        raise ToolError(f"There is no order `{number[:40]}`; ask the customer to check the number.")
+    return ToolResult(
+        content=f"订单 {number}：{'，'.join(order.values())}。", data={"order_id": number, **order}
+    )

@@ -1,0 +1,482 @@
+"""Own tools and hooks: files that are used without a restart, code of others that breaks nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.config import load_settings
+from miniclaw.errors import ConfigError
+from miniclaw.settings import Hook, Moment, Settings
+from miniclaw.tools import Tool, ToolContext, ToolRegistry, ToolResult, tool
+from miniclaw.tools.hooks import Hooks
+from miniclaw.tools.loading import OwnTools
+from miniclaw.wiring import tools_of
+from tests.support.agent import result_in, say, zap
+from tests.support.claw import running_claw
+from tests.support.core import command_message
+
+EXAMPLES = Path(__file__).parent.parent / "examples" / "tools"
+
+GREET = '''
+from miniclaw.tools import tool
+
+@tool(risk="read")
+def greet(name: str) -> str:
+    """Greet somebody."""
+    return f"{WORD} {name}"
+
+WORD = "hello"
+'''
+
+
+def write(directory: Path, name: str, text: str, *, at: int = 0) -> Path:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / name
+    path.write_text(text, encoding="utf-8")
+    if at:
+        os.utime(path, ns=(at, at))
+    return path
+
+
+def none() -> list[EntryPoint]:
+    return []
+
+
+def own(registry: ToolRegistry, directory: Path, packages: Callable[[], list[EntryPoint]] = none) -> OwnTools:
+    return OwnTools(registry, directory, packages=packages)
+
+
+# --- files ------------------------------------------------------------------------------------------------
+
+
+async def test_a_file_that_is_added_changed_or_removed_is_seen_at_the_next_list(tmp_path: Path) -> None:
+    registry = ToolRegistry()
+    tools = own(registry, tmp_path / "tools")
+    assert registry.get_openai_tools() == []
+    write(tmp_path / "tools", "greet.py", GREET, at=1)
+    listed = registry.get_openai_tools()
+    assert [one["function"]["name"] for one in listed] == ["greet"]
+    assert registry.get_openai_tools() is listed
+    assert (await registry.execute("greet", {"name": "ann"})).content == "hello ann"
+    write(tmp_path / "tools", "greet.py", GREET.replace('"hello"', '"你好"'), at=2)
+    registry.get_openai_tools()
+    assert (await registry.execute("greet", {"name": "ann"})).content == "你好 ann"
+    (tmp_path / "tools" / "greet.py").unlink()
+    assert registry.get_openai_tools() == []
+    assert tools.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("def broken(:\n", "line 1: SyntaxError"),
+        ("\nimport nothing_of_that_name\n", "line 2: ModuleNotFoundError"),
+        ("x = 1\ny = x / 0\n", "line 2: ZeroDivisionError"),
+        ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+        ("from miniclaw.tools import tool\n@tool\ndef f(a): ...\n", "needs a type annotation"),
+        (GREET.replace("def greet", "def taken"), "Two tools are called `taken`"),
+        (GREET + "\ngreet.name = 'no name'\n", "use up to 64 letters"),
+        (b"\xff\xfe\x00", "SyntaxError"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_reported_and_the_rest_is_there(
+    tmp_path: Path, text: str | bytes, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool(name="taken")
+    def builtin() -> str:
+        """Be there first."""
+        return ""
+
+    write(tmp_path, "a_good.py", GREET)
+    bad = tmp_path / "b_bad.py"
+    bad.write_bytes(text if isinstance(text, bytes) else text.encode())
+    write(tmp_path, "c_good.py", GREET.replace("def greet", "def wave"))
+    registry = ToolRegistry([builtin])
+    (problem,) = own(registry, tmp_path).problems
+    assert problem.source == str(bad)
+    assert error in problem.error
+    assert registry.names() == ["taken", "greet", "wave"]
+    assert str(bad) in caplog.text
+    loaded = [getattr(module, "__file__", None) for module in sys.modules.values()]
+    assert str(bad) not in loaded or error.startswith(("Two tools", "use up to"))
+
+
+def test_of_a_file_with_a_clash_no_tool_is_there(tmp_path: Path) -> None:
+    write(tmp_path, "a.py", GREET)
+    write(tmp_path, "b.py", GREET.replace("def greet", "def wave") + GREET.replace("WORD", "greet_word"))
+    registry = ToolRegistry()
+    (problem,) = own(registry, tmp_path).problems
+    assert registry.names() == ["greet"]
+    assert f"{tmp_path / 'a.py'}:" in problem.error and f"{tmp_path / 'b.py'}:" in problem.error
+
+
+def test_only_what_a_file_makes_itself_is_its_tool(tmp_path: Path) -> None:
+    write(tmp_path, "_helper.py", GREET)
+    write(tmp_path, "notes.txt", GREET)
+    write(
+        tmp_path,
+        "mine.py",
+        "from __future__ import annotations\n"
+        "from pydantic import BaseModel\n"
+        "from miniclaw.tools import Tool, ToolResult, tool\n"
+        "from miniclaw.tools.builtins.order_status_tool import get_order_status\n"
+        "class Point(BaseModel):\n    x: int\n"
+        "class Many(Tool):\n    name = 'many'\n    description = ''\n    parameters = {'type': 'object'}\n"
+        "    async def execute(self, **kwargs): return ToolResult(content='many')\n"
+        "many = also = Many()\n"
+        "@tool\ndef place(point: Point) -> int:\n    return point.x\n",
+    )
+    registry = ToolRegistry()
+    assert own(registry, tmp_path).problems == ()
+    assert registry.names() == ["many", "place"]
+
+
+async def test_a_reload_reads_everything_anew_off_the_loop(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "a.py",
+        "import threading\nfrom miniclaw.tools import tool\nname = threading.current_thread().name\n"
+        "@tool\ndef where() -> str:\n    return name\n",
+    )
+    registry = ToolRegistry()
+    tools = own(registry, tmp_path)
+    before = registry.find("where")
+    await tools.reload()
+    assert registry.find("where") is not before
+    assert (await registry.execute("where", {})).content != "MainThread"
+
+
+# --- packages ---------------------------------------------------------------------------------------------
+
+
+class Shout(Tool):
+    name = "shout"
+    description = "Shout."
+    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+
+    async def execute(self, **kwargs: Any) -> ToolResult:
+        return ToolResult(content="!")
+
+
+def make_tools() -> list[Tool]:
+    return [Shout()]
+
+
+ONE = Shout()
+NO_TOOL = [1]
+
+
+@pytest.mark.parametrize("name", ["Shout", "make_tools", "ONE"])
+def test_a_package_offers_tools_by_an_entry_point(tmp_path: Path, name: str) -> None:
+    registry = ToolRegistry()
+    point = EntryPoint("x", f"{__name__}:{name}", "miniclaw.tools")
+    assert own(registry, tmp_path, lambda: [point]).problems == ()
+    assert registry.names() == ["shout"]
+
+
+@pytest.mark.parametrize("value", ["no_such_package", f"{__name__}:NO_TOOL", f"{__name__}:nothing"])
+def test_a_package_that_cannot_be_used_is_reported_by_its_name(tmp_path: Path, value: str) -> None:
+    registry = ToolRegistry()
+    (problem,) = own(registry, tmp_path, lambda: [EntryPoint("bad", value, "miniclaw.tools")]).problems
+    assert problem.source == f"{value} (miniclaw.tools: bad)"
+
+
+# --- in a running gateway ---------------------------------------------------------------------------------
+
+
+async def call_greet(messages: list[Message]) -> LLMResponse:
+    return LLMResponse(tool_calls=(ToolCall.of("c1", "greet", {"name": "ann"}),), finish="tool_calls")
+
+
+async def told(messages: list[Message]) -> LLMResponse:
+    return LLMResponse(text=f"I was told: {result_in(messages)}")
+
+
+async def test_a_file_dropped_into_tools_is_used_in_the_next_turn_without_a_restart(tmp_path: Path) -> None:
+    provider = ScriptedProvider([call_greet, told, call_greet, told, call_greet, told])
+    async with running_claw(tmp_path, provider) as claw:
+        assert "there is no tool" in (await say(claw)).lower()
+        write(tmp_path / "tools", "greet.py", GREET, at=1)
+        assert await say(claw) == "I was told: hello ann"
+        write(tmp_path / "tools", "greet.py", GREET.replace('"hello"', '"moin"'), at=2)
+        assert await say(claw) == "I was told: moin ann"
+
+
+async def test_the_command_tools_lists_problems_and_reloads_for_admins_only(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        bad = write(tmp_path / "tools", "bad.py", "1/0\n")
+
+        async def tools(user_id: str, msg_id: str, **args: Any) -> dict[str, Any]:
+            message = command_message("tools", msg_id=msg_id, user_id=user_id)
+            payload = message.payload.model_copy(update={"args": args})
+            receipt = await claw.commands.handle(message.model_copy(update={"payload": payload}))
+            assert receipt.result is not None
+            return receipt.result
+
+        assert (await tools("owner", "m1"))["problems"] == []
+        (problem,) = (await tools("owner", "m2", action="reload"))["problems"]
+        assert problem == {"source": str(bad), "error": "line 1: ZeroDivisionError: division by zero"}
+        await claw.identities.add("ann")
+        with pytest.raises(Exception, match="Only an admin"):
+            await tools("ann", "m3", action="reload")
+        assert len((await tools("ann", "m4"))["tools"]) > 10
+
+
+async def test_no_result_shows_a_secret_of_the_settings_or_the_token(tmp_path: Path) -> None:
+    env = {"TAVILY_API_KEY": "tvly-secret-1", "OPENAI_API_KEY": "sk-secret-22"}
+    loaded = load_settings(env=env, data_dir=str(tmp_path))
+    registry = tools_of(loaded.settings, tmp_path, token="minted-token-333")
+    workspace = tmp_path / "w"
+    write(workspace, "leak.txt", "tvly-secret-1 sk-secret-22 minted-token-333")
+    context = ToolContext(user_id="a", scope="a", session_id="s", turn_id="t", workspace=workspace)
+    result = await registry.execute("read_file", {"path": "leak.txt"}, context)
+    assert result.content == "[secret] [secret] [secret]"
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_the_examples_can_be_copied_and_work(tmp_path: Path, example: Path) -> None:
+    directory = tmp_path / "tools"
+    write(directory, example.name, example.read_text(encoding="utf-8"))
+    registry = tools_of(Settings(), tmp_path)
+    assert registry.source is not None and registry.source.problems == ()
+    assert len(registry.names()) > len(tools_of(Settings(), tmp_path / "other").names())
+
+
+# --- the command line -------------------------------------------------------------------------------------
+
+
+def miniclaw(data_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    clean = {
+        k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MINICLAW_", "TAVILY", "SEARX"))
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "miniclaw", "tools", *arguments, "--data-dir", str(data_dir)],
+        env=clean,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+    )
+
+
+def test_tools_are_listed_and_called_from_the_command_line(tmp_path: Path) -> None:
+    write(tmp_path / "tools", "greet.py", GREET)
+    write(tmp_path / "tools", "bad.py", "1/0")
+    listed = json.loads(miniclaw(tmp_path, "list", "--json").stdout)
+    greet = next(row for row in listed["tools"] if row["name"] == "greet")
+    assert (greet["risk"], greet["description"]) == ("read", "Greet somebody.")
+    assert greet["parameters"]["required"] == ["name"]
+    assert [problem["source"] for problem in listed["problems"]] == [str(tmp_path / "tools" / "bad.py")]
+    plain = miniclaw(tmp_path, "list")
+    assert "greet" in plain.stdout and "ZeroDivisionError" in plain.stdout and plain.stderr == ""
+    called = miniclaw(tmp_path, "call", "greet", '{"name": "安"}')
+    assert (called.returncode, called.stdout) == (0, "hello 安\n")
+
+
+def test_a_call_that_fails_exits_with_1_and_says_why(tmp_path: Path) -> None:
+    failed = miniclaw(tmp_path, "call", "readFile", '{"path": "../x"}')
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert "`..` is not allowed" in failed.stderr
+    whole = json.loads(miniclaw(tmp_path, "call", "calculator", '{"expression": "1/0"}', "--json").stdout)
+    assert whole == {
+        "ok": False,
+        "content": "Error: Division by zero.",
+        "data": None,
+        "error": "Division by zero.",
+    }
+    for wrong in (("call", "nothing"), ("call", "calculator", "{"), ("call", "calculator", "[]")):
+        done = miniclaw(tmp_path, *wrong)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr.startswith("miniclaw: ")
+
+
+async def test_a_call_that_writes_needs_the_data_directory_for_itself(tmp_path: Path) -> None:
+    arguments = ("call", "write_file", '{"path": "a.txt", "content": "x"}')
+    async with running_claw(tmp_path, ScriptedProvider([])):
+        busy = await asyncio.to_thread(miniclaw, tmp_path, *arguments)
+        assert busy.returncode == 1 and "Another miniclaw is running" in busy.stderr
+        reading = await asyncio.to_thread(miniclaw, tmp_path, "call", "list_files")
+        assert reading.returncode == 0
+    assert (await asyncio.to_thread(miniclaw, tmp_path, *arguments)).returncode == 0
+    assert (tmp_path / "users" / "owner" / "workspace" / "a.txt").read_bytes() == b"x"
+
+
+# --- hooks ------------------------------------------------------------------------------------------------
+
+
+def seen(payload: dict[str, Any]) -> None:
+    CALLS.append(payload)
+
+
+async def no(payload: dict[str, Any]) -> str | None:
+    return f"not {payload['arguments']['at']}" if payload["arguments"].get("at") != "ok" else None
+
+
+def breaks(payload: dict[str, Any]) -> None:
+    raise ValueError
+
+
+async def hangs(payload: dict[str, Any]) -> None:
+    await asyncio.Event().wait()
+
+
+CALLS: list[dict[str, Any]] = []
+
+
+@tool(name="zap", risk="read")
+def zap_tool(at: str = "") -> str:
+    """Zap."""
+    CALLS.append({"ran": at})
+    return f"zapped {at}"
+
+
+def hooked(tmp_path: Path, **moments: list[Hook]) -> ToolRegistry:
+    CALLS.clear()
+    given: dict[Moment, tuple[Hook, ...]] = {moment: tuple(hooks) for moment, hooks in moments.items()}  # type: ignore[misc]
+    return ToolRegistry([zap_tool], hooks=Hooks(given, tmp_path))
+
+
+def python(code: str, **more: Any) -> Hook:
+    return Hook(command=(sys.executable, "-c", code), **more)
+
+
+def call(name: str, **more: Any) -> Hook:
+    return Hook(call=f"{__name__}:{name}", **more)
+
+
+async def test_a_callable_is_told_of_a_call_before_and_after_it(tmp_path: Path) -> None:
+    registry = hooked(tmp_path, before_tool=[call("seen")], after_tool=[call("seen")])
+    context = ToolContext(user_id="ann", scope="ann", session_id="s", turn_id="t", workspace=tmp_path)
+    assert (await registry.execute("zap", {"at": "x"}, context)).content == "zapped x"
+    about = {"tool": "zap", "arguments": {"at": "x"}, "user_id": "ann", "session_id": "s", "turn_id": "t"}
+    assert CALLS == [
+        {"moment": "before_tool", **about},
+        {"ran": "x"},
+        {"moment": "after_tool", **about, "ok": True, "content": "zapped x"},
+    ]
+
+
+async def test_a_callable_blocks_a_call_with_its_reason(tmp_path: Path) -> None:
+    registry = hooked(tmp_path, before_tool=[call("no"), call("seen")])
+    refused = await registry.execute("zap", {"at": "x"})
+    assert refused.content == "Error: `zap` was not run: not x"
+    assert CALLS == [], "neither the tool nor the next hook runs"
+    assert (await registry.execute("zap", {"at": "ok"})).ok
+
+
+async def test_a_result_can_be_withheld(tmp_path: Path) -> None:
+    registry = hooked(tmp_path, after_tool=[call("no")])
+    result = await registry.execute("zap", {"at": "x"})
+    assert CALLS == [{"ran": "x"}]
+    assert result.content == "Error: `zap` has run, but its result is withheld: not x"
+
+
+@pytest.mark.parametrize(
+    ("hook", "reason"),
+    [
+        (
+            lambda: python(
+                'import json, sys; p = json.load(sys.stdin); sys.exit(f\'no {p["arguments"]["at"]}\')'
+            ),
+            "no 猫",
+        ),
+        (lambda: python("import sys; sys.exit(2)"), "says no (exit code 2)"),
+        (lambda: Hook(command=("no-such-program",)), "failed (ToolError)"),
+        (lambda: Hook(command=("sleep", "600"), timeout=0.2), "was killed: it took more than 0.2 s"),
+        (lambda: call("breaks"), "failed (ValueError)"),
+        (lambda: call("hangs", timeout=0.05), "failed (TimeoutError)"),
+    ],
+)
+async def test_a_hook_that_refuses_breaks_or_hangs_blocks(
+    tmp_path: Path, hook: Callable[[], Hook], reason: str
+) -> None:
+    """A guard that cannot answer has not said yes."""
+    registry = hooked(tmp_path, before_tool=[hook()])
+    async with asyncio.timeout(30):
+        result = await registry.execute("zap", {"at": "猫"})
+    assert reason in result.content
+    assert CALLS == []
+
+
+async def test_a_command_that_ends_well_lets_the_call_run_and_knows_no_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    code = "import os, sys; sys.exit('leak' if 'sk-secret' in str(os.environ) else 0)"
+    assert (await hooked(tmp_path, before_tool=[python(code)]).execute("zap", {})).ok
+
+
+async def test_a_hook_with_tools_is_told_of_those_only(tmp_path: Path) -> None:
+    registry = hooked(tmp_path, before_tool=[call("breaks", tools=("other",))])
+    assert (await registry.execute("zap", {})).ok
+
+
+async def test_other_moments_have_their_hooks_too(tmp_path: Path) -> None:
+    CALLS.clear()
+    hooks = Hooks({"before_turn": (call("seen"), call("breaks"))}, tmp_path)
+    assert "breaks` failed" in (await hooks.run("before_turn", {"text": "hi"}) or "")
+    assert CALLS == [{"moment": "before_turn", "text": "hi"}]
+    assert await hooks.run("after_compaction", {}) is None
+
+
+async def test_a_callable_may_stand_in_a_file_of_the_data_directory(tmp_path: Path) -> None:
+    write(tmp_path, "guard.py", "def check(payload):\n    return 'by the file'\n")
+    hooks = Hooks({"before_tool": (Hook(call="guard.py:check"),)}, tmp_path)
+    assert await hooks.run("before_tool", {"tool": "zap"}) == "by the file"
+
+
+@pytest.mark.parametrize(
+    "name", ["nothing.py:check", "no_such_module:x", f"{__name__}:nothing", "x", f"{__name__}:CALLS"]
+)
+def test_a_callable_that_is_not_there_is_a_config_error_at_the_start(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="The hook"):
+        Hooks({"before_tool": (Hook(call=name),)}, tmp_path)
+
+
+def test_hooks_come_from_the_file_and_there_are_none_by_default(tmp_path: Path) -> None:
+    assert load_settings(env={}, data_dir=str(tmp_path)).settings.hooks == {}
+    write(
+        tmp_path,
+        "miniclaw.toml",
+        '[[hooks.before_tool]]\ncommand = ["true"]\ntools = ["zap"]\ntimeout = 3\n'
+        '[[hooks.after_turn]]\ncall = "guard.py:check"\n',
+    )
+    hooks = load_settings(env={}, data_dir=str(tmp_path)).settings.hooks
+    assert hooks == {
+        "before_tool": (Hook(command=("true",), tools=("zap",), timeout=3),),
+        "after_turn": (Hook(call="guard.py:check"),),
+    }
+    for wrong in (
+        "[[hooks.before_tool]]\n",
+        '[[hooks.before_lunch]]\ncall = "a:b"\n',
+        '[[hooks.before_tool]]\ncall = "a:b"\ncommand = ["x"]\n',
+    ):
+        write(tmp_path, "miniclaw.toml", wrong)
+        with pytest.raises(ConfigError, match="hooks"):
+            load_settings(env={}, data_dir=str(tmp_path))
+
+
+async def test_a_hook_of_the_config_guards_a_running_gateway(tmp_path: Path) -> None:
+    code = (
+        "import json, sys; sys.exit('no writing on Sundays' if json.load(sys.stdin)['tool'] == 'zap' else 0)"
+    )
+    hooks = {"hooks": {"before_tool": [{"command": [sys.executable, "-c", code]}]}}
+
+    async def call_zap(messages: list[Message]) -> LLMResponse:
+        return zap("x")
+
+    async with running_claw(tmp_path, ScriptedProvider([call_zap, told]), arguments=hooks) as claw:
+        claw.registry.register(zap_tool)
+        assert await say(claw) == "I was told: Error: `zap` was not run: no writing on Sundays"
