@@ -25,6 +25,7 @@ from miniclaw.gateway.connection import Hub
 from miniclaw.gateway.dispatcher import Dispatcher
 from miniclaw.gateway.events import EventBus, LiveTurns
 from miniclaw.gateway.ingress import Ingress
+from miniclaw.gateway.live_replies import LiveReplies
 from miniclaw.gateway.protocol import Inbound, MessageType, TextPayload, new_id, now
 from miniclaw.gateway.reader import TurnReader
 from miniclaw.gateway.router import MessageRouter, pump
@@ -161,18 +162,16 @@ class MiniClaw:
             live=self.live,
             push=self._push,
             clock=self._clock,
+            token=self.token,
         )
         self.sessions, self.turns, self.outbox = core.sessions, core.turns, core.outbox
-        self.memory, self.skills, self.registry, self.desk = (
-            core.memory,
-            core.skills,
-            core.registry,
-            core.desk,
-        )
+        self.memory, self.skills, self.registry = core.memory, core.skills, core.registry
+        self.desk, self.traces = core.desk, core.traces
         self._build_road(core)
         await self._build_channels(core)
         for channel in self.channels.values():
             await channel.start()
+        self.replies.start()
         await self.dispatcher.start()
         await self._recover()
         # No await from here on: who has entered can add tools before a turn of a former process goes on.
@@ -202,7 +201,10 @@ class MiniClaw:
         self.router.register(MessageType.TEXT, self.ingress.accept)
         self.router.register(MessageType.COMMAND, self.commands.handle)
         delivery = self.settings.delivery
-        self.dispatcher = Dispatcher(core.outbox, self._push, self.bus, delivery, clock=self._clock)
+        self.replies = LiveReplies(self.bus, core.turns, core.outbox, self._push, clock=self._clock)
+        self.dispatcher = Dispatcher(
+            core.outbox, self._push, self.bus, delivery, clock=self._clock, settled=self.replies.settled
+        )
 
     async def _build_channels(self, core: Core) -> None:
         gateway, web = self._wants
@@ -228,11 +230,12 @@ class MiniClaw:
 
     async def _build_web(self, core: Core, hub: Hub, rules: HostRules) -> None:
         """Everything on the HTTP port: page, API, webhooks. aiohttp is imported only for this."""
-        from miniclaw.channel.platforms.generic import GenericPlatform
+        from miniclaw.channel.platforms import configured
         from miniclaw.channel.webchat import WebChatChannel
         from miniclaw.channel.webhook import WebhookChannel
         from miniclaw.gateway.api import Api
         from miniclaw.gateway.http import HttpServer
+        from miniclaw.gateway.notices import Notices
 
         settings, size = self.settings, self.settings.limits.message_bytes
         server = HttpServer(settings.web, self.identities, rules, message_bytes=size)
@@ -248,14 +251,14 @@ class MiniClaw:
         self.api = Api(core, self.commands, self.mailbox, self.dispatcher)
         server.add(self.web.routes())
         server.add(self.api.routes())
-        generic = settings.channels.generic
-        if generic.secret is not None and generic.secret.get_secret_value().strip():
-            platform = GenericPlatform(generic, clock=self._clock)
-            await self.identities.ensure(generic.user)
-            webhook = WebhookChannel(platform, message_bytes=size, clock=self._clock)
+        notices = Notices(self.outbox, self.dispatcher, self.identities, clock=self._clock)
+        for platform in configured(settings.channels, clock=self._clock):
+            webhook = WebhookChannel(platform, message_bytes=size, clock=self._clock, notices=notices)
             server.add(webhook.routes())
             self.channels[webhook.name] = webhook
-            self._push[webhook.name] = webhook
+            self._push[webhook.name] = platform
+        if "generic" in self._push:
+            await self.identities.ensure(settings.channels.generic.user)
         self.channels[self.web.name] = self.web
 
     async def _recover(self) -> None:
@@ -294,7 +297,9 @@ class MiniClaw:
         if self._started:
             await self.mailbox.stop(self.settings.limits.drain_seconds)
             self.bus.publish("system.stopping", None)
+            await self.replies.stop()
             await self.dispatcher.stop(1.0)
+            await self.traces.close()
         for channel in self.channels.values():
             await channel.stop()
         for task in self._tasks:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Collection, Iterable
+from functools import reduce
 from pathlib import Path
 
 from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.core import Core
+from miniclaw.agent.delegate import DelegateTool
 from miniclaw.agent.providers import LLMProvider
+from miniclaw.agent.trace import TraceStore, secrets_of
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
 from miniclaw.db import Database
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.identity import Identities
 from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.memory.tools import memory_tools
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.once import OnceOnly
@@ -20,13 +26,16 @@ from miniclaw.session.outbox import Outbox
 from miniclaw.session.search import SQLiteSearch
 from miniclaw.session.sqlite import SQLiteStorage
 from miniclaw.session.turns import TurnStore
-from miniclaw.session.usage import usage_of
+from miniclaw.session.usage import UsageLedger
 from miniclaw.skills.manager import BUNDLED, SkillManager
 from miniclaw.skills.tools import skill_tools
+from miniclaw.tools.base import Tool
 from miniclaw.tools.builtins import builtin_tools
+from miniclaw.tools.hooks import Hooks
+from miniclaw.tools.loading import OwnTools
 from miniclaw.tools.registry import ToolRegistry
 
-__all__ = ["build_core"]
+__all__ = ["build_core", "skills_of", "tools_of"]
 
 
 def build_core(
@@ -39,16 +48,13 @@ def build_core(
     live: LiveTurns,
     push: dict[str, Delivers],
     clock: Clock,
+    token: str = "",
 ) -> Core:
     """The parts that turns and commands act upon, on an open database."""
-    skill_paths = [Path(path).expanduser() for path in settings.skills.paths]
-    skills = SkillManager([data_dir / "skills", *skill_paths, BUNDLED])
+    skills = skills_of(settings, data_dir, tools=lambda: registry.names())
     memory = LongTermMemory(data_dir)
-    built_in = builtin_tools(http_allow=settings.tools.http_allow)
-    registry = ToolRegistry(
-        (*built_in, *memory_tools(memory), *skill_tools(skills)),
-        default_timeout=settings.agent.tool_timeout,
-        result_chars=settings.tools.result_chars,
+    registry = tools_of(
+        settings, data_dir, (*memory_tools(memory), *skill_tools(skills), DelegateTool()), token=token
     )
     return Core(
         settings=settings,
@@ -68,7 +74,11 @@ def build_core(
         turns=TurnStore(db, identities, clock=clock),
         outbox=Outbox(db, clock=clock),
         once=OnceOnly(db, clock=clock),
-        usage=lambda user_id: usage_of(db, user_id),
+        usage=UsageLedger(db, settings.prices, clock=clock),
+        traces=TraceStore(
+            data_dir / "traces", settings.trace, secrets=secrets_of(settings, token), clock=clock
+        ),
+        window=ShortTermMemory(settings.context.max_tokens),
         desk=ApprovalDesk(db, settings.approval, is_admin=identities.is_admin, clock=clock),
         memory=memory,
         skills=skills,
@@ -76,3 +86,27 @@ def build_core(
         provider=provider,
         push=push,
     )
+
+
+def tools_of(
+    settings: Settings, data_dir: Path, more: Iterable[Tool] = (), *, token: str = ""
+) -> ToolRegistry:
+    """The built-in tools, `more`, and the operator's own; no result of them shows a secret of the settings."""
+    secrets = secrets_of(settings, token)
+    registry = ToolRegistry(
+        (*builtin_tools(settings.tools), *more),
+        default_timeout=settings.agent.tool_timeout,
+        result_chars=settings.tools.result_chars,
+        hooks=Hooks(settings.hooks, data_dir) if settings.hooks else None,
+        hide=lambda text: reduce(lambda left, secret: left.replace(secret, "[secret]"), secrets, text),
+    )
+    OwnTools(registry, data_dir / "tools")
+    return registry
+
+
+def skills_of(
+    settings: Settings, data_dir: Path, *, tools: Callable[[], Collection[str]] | None = None
+) -> SkillManager:
+    """The skills of a data directory, of the configured paths, and the bundled ones, in this order."""
+    paths = [Path(path).expanduser() for path in settings.skills.paths]
+    return SkillManager([data_dir / "skills", *paths, BUNDLED], tools=tools, env=os.environ)

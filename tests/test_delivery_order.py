@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from miniclaw.channel.platforms.generic import GenericPlatform
 from miniclaw.channel.webhook import WebhookChannel
-from miniclaw.config import Clock, DeliverySettings, GenericWebhookSettings
+from miniclaw.channel_settings import GenericWebhookSettings
+from miniclaw.config import Clock, DeliverySettings
 from miniclaw.db import Database
 from miniclaw.gateway.dispatcher import Dispatcher
 from miniclaw.gateway.events import EventBus
@@ -116,7 +117,7 @@ class Office:
     def __post_init__(self) -> None:
         generic = {"secret": SECRET, "user": "ann", "reply_hosts": ("127.0.0.1",)}
         self.generic = GenericPlatform(GenericWebhookSettings.model_validate(generic), clock=time.time)
-        self.channel = WebhookChannel(self.generic, message_bytes=1, clock=self.clock)
+        self.channel = self.generic
         self.outbox = Outbox(self.database, clock=self.clock)
         self.open()
 
@@ -173,7 +174,7 @@ async def office(
             yield opened
         finally:
             await opened.dispatcher.stop(0)
-            await opened.channel.stop()
+            await opened.channel.close()
 
 
 async def carry_out(plan: Plan, *restarts: int, timeout: float) -> tuple[BadPlatform, dict[str, list[str]]]:
@@ -252,7 +253,7 @@ async def test_an_answer_that_the_platform_confirms_late_is_sent_once(tmp_path: 
     async with office(tmp_path, platform, timeout=20) as post:
         await post.put(1, "a")
         await eventually(post.all_sent)
-        client = post.generic._client
+        client = post.generic._client._client
         assert client is not None and client.timeout.read is None and client.timeout.write is None
     assert platform.shown["a"] == [("t1.0", False)]
 

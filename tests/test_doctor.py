@@ -41,9 +41,7 @@ def doctor(directory: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, Ch
     return code, found
 
 
-def test_a_new_machine_passes_and_stays_untouched(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_machine_passes_and_stays_untouched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, found = doctor(tmp_path / "new", capsys)
     assert code == 0
     assert found["model"][0]["state"] == "warning" and "OPENAI_API_KEY" in found["model"][0]["mend"]
@@ -55,7 +53,10 @@ def test_a_broken_setting_is_named_with_its_file(tmp_path: Path, capsys: pytest.
     (tmp_path / "miniclaw.toml").write_text("[limits]\nruning = 3\n", encoding="utf-8")
     code, found = doctor(tmp_path, capsys)
     assert code == 1 and set(found) == {"settings"}
-    assert "limits.runing" in found["settings"][0]["result"] and "miniclaw.toml" in found["settings"][0]["result"]
+    assert (
+        "limits.runing" in found["settings"][0]["result"]
+        and "miniclaw.toml" in found["settings"][0]["result"]
+    )
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="this user may write everywhere")
@@ -104,7 +105,9 @@ async def test_dead_letters_are_listed_with_the_way_to_send_them_again(
 async def test_a_damaged_database_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "miniclaw.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)
     code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
-    assert code == 1 and "damaged" in found["database"][0]["result"] and "backup" in found["database"][0]["mend"]
+    assert (
+        code == 1 and "damaged" in found["database"][0]["result"] and "backup" in found["database"][0]["mend"]
+    )
     assert "delivery" not in found
 
 

@@ -300,7 +300,14 @@ def test_a_message_never_costs_more_than_the_bound_that_saves_counting(
     log: list[Message], text: str, id: str
 ) -> None:
     history = legal(
-        [*log, {**calls(id, content=text * 20), "tool_calls": [call(id, text[:9] or "f", '{"é\\"": 1}')]}]
+        [
+            *log,
+            {
+                **calls(id, content=text * 20),
+                "tool_calls": [call(id, text[:9] or "f", '{"é\\"": 1}')],
+                "reasoning_content": text * 30,
+            },
+        ]
     )
     view = HistoryView()
     view.extend(history)
@@ -393,6 +400,17 @@ def test_arguments_that_are_no_json_object_become_an_empty_one() -> None:
 )
 def test_arguments_are_read_as_a_json_object_or_not_at_all(raw: object, parsed: object) -> None:
     assert parse_arguments(raw) == parsed
+
+
+def test_what_only_a_provider_sees_stays_with_its_message_and_its_thoughts_count() -> None:
+    private = {"reasoning_content": "hm " * 50, "provider_data": {"by": "x", "calls": [{"s": 1}]}}
+    log = [user(), {**calls("a"), **private}, result("a")]
+    view = legal(log)
+    assert view == log and view[1] is log[1]
+    broken = legal([user(), {**calls("a"), **private, "tool_calls": [call("a", "f", "{broken")]}])
+    assert {key: broken[1][key] for key in private} == private
+    assert message_tokens(log[1]) >= message_tokens(calls("a")) + 50
+    assert message_tokens({**calls("a"), "reasoning_content": None}) == message_tokens(calls("a"))
 
 
 def test_an_empty_assistant_message_is_left_out_and_does_not_end_a_group() -> None:

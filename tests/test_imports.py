@@ -18,7 +18,19 @@ PACKAGE = ROOT / "miniclaw"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 RANKS: tuple[tuple[str, ...], ...] = (
-    ("", "lazy", "failpoints", "errors", "settings", "config", "metrics", "text", "db", "rundir"),
+    (
+        "",
+        "lazy",
+        "failpoints",
+        "errors",
+        "settings",
+        "channel_settings",
+        "config",
+        "metrics",
+        "text",
+        "db",
+        "rundir",
+    ),
     ("gateway.protocol", "gateway.events", "channel.base"),
     ("identity", "session"),
     ("tools",),

@@ -13,11 +13,12 @@ from aiohttp import web
 
 from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.agent.quirks import Quirks
 from miniclaw.errors import ModelError
 from tests.support.model import FakeModel, Message, Reply
 
 KEY = "sk-very-secret-key-0123456789"
-HELLO: list[Message] = [{"role": "user", "content": "hello"}]
+HELLO: list[Message] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 TOOLS: list[Message] = [
     {"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}
 ]
@@ -100,8 +101,8 @@ async def test_a_request_carries_model_messages_tools_and_the_parameters_that_ar
             await plain.chat(HELLO, [])
     sampling = {"temperature": 0.5, "max_tokens": 9}
     streamed = {"stream": True, "stream_options": {"include_usage": True}}
-    base = {"model": "fake-chat", "messages": HELLO}
-    assert server.requests == [{**base, **sampling, **streamed}, {**base, **sampling, "tools": TOOLS}, base]
+    base = {"model": "fake-chat", "messages": HELLO, **streamed}
+    assert server.requests == [{**base, **sampling}, {**base, **sampling, "tools": TOOLS}, base]
 
 
 async def test_an_answer_in_one_piece_is_the_same_answer() -> None:
@@ -148,7 +149,7 @@ async def test_with_model_asks_another_model_over_the_same_connection() -> None:
         (401, "bad key", "model_auth", False),
         (403, "not yours", "model_auth", False),
         (402, "pay", "model_quota", False),
-        (429, "insufficient_quota", "model_quota", False),
+        (403, "Your credit balance is too low", "model_quota", False),
         (429, "slow down", "model_rate_limited", True),
         (404, "no such model", "model_not_found", False),
         (400, "maximum context length is 8192 tokens", "context_overflow", False),
@@ -238,9 +239,10 @@ async def test_a_connection_cut_in_the_middle_is_no_answer(begun: bool) -> None:
         return response
 
     async with RawModel(respond) as server, provider_of(server) as provider:
-        with pytest.raises(ModelError, match="broke off" if begun else "cannot be reached") as raised:
+        with pytest.raises(ModelError, match="broke off") as raised:
             await collect(provider)
-    assert (raised.value.code, raised.value.retryable) == ("model_unreachable", True)
+    error = raised.value
+    assert (error.code, error.kind, error.retryable) == ("model_unreachable", "stream_cut", True)
 
 
 @pytest.mark.parametrize(
@@ -258,7 +260,7 @@ async def test_a_stream_that_ends_without_saying_that_the_answer_does_is_no_answ
     assert raised.value.code == "model_unreachable"
 
 
-@pytest.mark.parametrize("line", [b"{broken", b"\xff\xfe", b'{"choices": ['])
+@pytest.mark.parametrize("line", [b"{broken", b"\xff\xfe", b'{"choices": [', b"7 8"])
 async def test_a_chunk_that_is_no_json_is_an_error_of_the_model(line: bytes) -> None:
     async with (
         RawModel(lambda request: sse(request, delta(content="half"), line)) as server,
@@ -302,19 +304,192 @@ async def test_a_list_of_models_that_is_none_is_empty() -> None:
             assert await provider.models() == models
 
 
-async def test_a_busy_server_is_asked_again_after_the_time_that_it_names() -> None:
-    answers = [503, 429, 200]
+# --- how often it is tried --------------------------------------------------------------------------------
+
+Answer = tuple[int, dict[str, str], Any]
+GOOD: Answer = (200, {}, {"choices": [{"message": {"content": "at last"}, "finish_reason": "stop"}]})
+
+
+class Tries:
+    """What a provider makes of a row of answers, with a clock that only its waits move on."""
+
+    def __init__(self, *answers: Answer, spent: float = 0.0) -> None:
+        self._answers = list(answers)
+        self._spent = spent
+        self.now = 1_800_000_000.0
+        self.waits: list[float] = []
+        self.asked = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+
+    async def respond(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        self.now += self._spent
+        status, headers, body = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        return web.json_response(body, status=status, headers=headers)
+
+    async def run(self, **options: Any) -> str | ModelError:
+        async with RawModel(self.respond) as server:
+            given = {"max_retries": 2, "sleep": self.sleep, "clock": lambda: self.now, "jitter": lambda: 1.0}
+            async with provider_of(server, **given, **options) as provider:
+                try:
+                    return (await provider.chat(HELLO)).text
+                except ModelError as error:
+                    return error
+
+
+def failing(status: int, message: str = "no", headers: dict[str, str] | None = None, **fields: Any) -> Answer:
+    return status, headers or {}, {"error": {"message": message, **fields}}
+
+
+NOON = "Fri, 15 Jan 2027 08:00:10 GMT"  # ten seconds after the clock's beginning
+
+
+@pytest.mark.parametrize(
+    ("headers", "message", "wait"),
+    [
+        ({"Retry-After": "7"}, "no", 7.0),
+        ({"Retry-After": "0.5"}, "no", 0.5),
+        ({"Retry-After": NOON}, "no", 10.0),
+        ({"Retry-After-Ms": "250", "Retry-After": "9"}, "no", 0.25),
+        ({"X-RateLimit-Remaining-Tokens": "0", "X-RateLimit-Reset-Tokens": "1m1s"}, "no", None),
+        ({"X-RateLimit-Remaining-Requests": "0", "X-RateLimit-Reset-Requests": "120ms"}, "no", 0.12),
+        ({"X-RateLimit-Remaining-Requests": "5", "X-RateLimit-Reset-Requests": "9s"}, "no", 0.5),
+        ({"X-RateLimit-Reset": "4"}, "no", 4.0),
+        ({"X-RateLimit-Reset": "1800000006"}, "no", 6.0),
+        ({"X-RateLimit-Reset": "1800000006000"}, "no", 6.0),
+        ({"Retry-After": "soon"}, "Please try again in 2.5s.", 2.5),
+        ({}, "Rate limit reached. Please retry after 6 seconds.", 6.0),
+        ({}, "no", 0.5),
+    ],
+)
+async def test_a_limited_rate_is_waited_for_as_the_server_tells(
+    headers: dict[str, str], message: str, wait: float | None
+) -> None:
+    tries = Tries(failing(429, message, headers), GOOD)
+    outcome = await tries.run()
+    if wait is None:
+        assert isinstance(outcome, ModelError) and outcome.retry_after == 61
+        return
+    assert outcome == "at last" and tries.waits == [pytest.approx(wait)]
+
+
+async def test_a_delay_in_the_details_of_a_refusal_is_waited_for() -> None:
+    details = [{"@type": "RetryInfo", "retryDelay": "3s"}, "odd"]
+    body = [{"error": {"code": 429, "message": "You exceeded your current quota", "details": details}}]
+    tries = Tries((429, {}, body), GOOD)
+    assert (await tries.run(), tries.waits) == ("at last", [3.0])
+
+
+async def test_a_wait_that_is_too_long_ends_at_once_and_says_when_it_is_over() -> None:
+    tries = Tries(failing(429, headers={"Retry-After": "3600"}))
+    error = await tries.run()
+    assert isinstance(error, ModelError) and (tries.asked, tries.waits) == (1, [])
+    assert (error.kind, error.retryable, error.retry_after) == ("rate_limited", False, 3600)
+    assert "free again at 2027-01-15 " in str(error)
+
+
+async def test_waits_come_to_thirty_seconds_at_most() -> None:
+    tries = Tries(failing(429, headers={"Retry-After": "20"}))
+    error = await tries.run()
+    assert isinstance(error, ModelError) and (tries.asked, tries.waits) == (2, [20.0])
+    assert "free again in 20 s" in str(error) and error.retryable
+
+
+@pytest.mark.parametrize(
+    ("answer", "asked", "kind"),
+    [
+        (failing(429), 3, "rate_limited"),
+        (failing(500), 3, "server"),
+        ((502, {}, "<html>Bad Gateway</html>"), 3, "server"),
+        (failing(408), 3, "server"),
+        (failing(503, "Loading model", type="unavailable_error"), 3, "overloaded"),
+        (failing(529, type="overloaded_error"), 3, "overloaded"),
+        ((200, {}, {"error": {"message": "upstream"}}), 2, "stream_error"),
+        ((200, {}, ["x"]), 2, "bad_stream"),
+        (failing(401), 1, "auth"),
+        (failing(429, code="insufficient_quota"), 1, "quota"),
+        (failing(429, type="insufficient_quota"), 1, "quota"),
+        (failing(404, "The model does not exist"), 1, "model_not_found"),
+        ((404, {}, {"detail": "Not Found"}), 1, "endpoint_missing"),
+        (failing(400, "maximum context length is 8192 tokens"), 1, "context_overflow"),
+        (failing(400, "I do not like you"), 1, "refused"),
+        (failing(400, "filtered", code="content_filter"), 1, "content_filter"),
+    ],
+)
+async def test_only_what_may_pass_is_tried_again(answer: Answer, asked: int, kind: str) -> None:
+    tries = Tries(answer)
+    error = await tries.run()
+    assert isinstance(error, ModelError)
+    assert (error.kind, tries.asked, len(tries.waits)) == (kind, asked, asked - 1)
+    if asked == 3:
+        assert tries.waits == [0.5, 1.0]
+
+
+async def test_a_server_that_takes_its_time_to_fail_is_not_asked_for_ever() -> None:
+    tries = Tries(failing(500), spent=61.0)
+    assert isinstance(await tries.run(), ModelError) and tries.asked == 1
+
+
+async def test_a_model_that_is_not_there_is_told_with_those_that_are() -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        return web.json_response({"error": {"message": "model 'x' not found"}}, status=404)
+
+    async with RawModel(respond) as server, provider_of(server) as provider:
+        with pytest.raises(ModelError, match="It has: fake-embed, fake-chat"):
+            await provider.chat(HELLO)
+
+
+@pytest.mark.parametrize("host", ["[::bad", "127.0.0.1:x", "127.0.0.1:9"])
+async def test_an_address_that_is_none_is_told_with_its_password_left_out(host: str) -> None:
+    base_url = f"http://user:very-secret@{host}/v1?key=very-secret"
+    provider = OpenAIProvider("m", api_key="k", base_url=base_url, max_retries=0)
+    assert provider.info.where == f"http://{host}/v1"
+    with pytest.raises(ModelError) as raised:
+        await provider.chat(HELLO)
+    assert (raised.value.code, raised.value.kind) == ("model_unreachable", "unreachable")
+    assert "very-secret" not in str(raised.value)
+    await provider.close()
+
+
+# --- the end of a request ---------------------------------------------------------------------------------
+
+
+async def test_what_is_behind_the_end_is_not_waited_for() -> None:
+    hold = asyncio.Event()
 
     async def respond(request: web.Request) -> web.StreamResponse:
-        status = answers.pop(0)
-        if status != 200:
-            return web.json_response({}, status=status, headers={"Retry-After-Ms": "1"})
-        return await sse(
-            request, delta(content="at last"), b'{"choices":[{"finish_reason":"stop"}]}', b"[DONE]"
+        response = await sse(
+            request, delta(content="hi"), b'{"choices":[{"finish_reason":"stop"}]}', b"[DONE]"
         )
+        await hold.wait()
+        return response
 
-    async with RawModel(respond) as server, provider_of(server, max_retries=2) as provider:
-        assert (await collect(provider))[0] == "at last"
+    async with RawModel(respond) as server, provider_of(server, read_timeout=30.0) as provider:
+        async with asyncio.timeout(20):
+            assert (await collect(provider))[0] == "hi"
+        hold.set()
+
+
+async def test_a_connection_is_used_again_for_the_next_request() -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        return await sse(request, delta(content="hi"), b'{"choices":[{"finish_reason":"stop"}]}', b"[DONE]")
+
+    async with RawModel(respond) as server, provider_of(server) as provider:
+        for _ in range(3):
+            await collect(provider)
+        assert len(server.peers) == 1
+
+
+async def test_a_long_history_is_sent_as_it_is_without_copies() -> None:
+    history: list[Message] = [{"role": "user", "content": str(n)} for n in range(1000)]
+    history[500] = {"role": "assistant", "content": "x", "provider_data": {"by": "other", "calls": [{}]}}
+    provider = OpenAIProvider("m", api_key="k")
+    sent = provider._request(history, (), Quirks()).body["messages"]
+    assert [one is other for one, other in zip(sent, history, strict=True)].count(False) == 1
+    assert sent[500] == {"role": "assistant", "content": "x"}
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
@@ -335,7 +510,7 @@ async def test_a_reader_that_leaves_ends_the_request_at_the_server(how: str) -> 
             stream = provider.stream(HELLO)
             first = await anext(stream)
             assert isinstance(first, LLMChunk) and first.text == "more "
-            await stream.aclose()  # type: ignore[attr-defined]  # an async generator, as each `stream` is
+            await stream.aclose()
         else:
             task = asyncio.create_task(collect(provider))
             while not server.requests:

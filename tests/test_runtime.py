@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from miniclaw.agent.budget import Budget, Stop
 from miniclaw.agent.config import AgentConfig
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
 from miniclaw.agent.runtime import (
     AgentEvent,
     AgentRuntime,
     Finished,
-    ModelCalled,
     ToolFinished,
     ToolStarted,
 )
@@ -45,8 +45,8 @@ class ListTranscript:
     def pending(self) -> Sequence[ToolCall]:
         return pending_calls([Entry("t", number, step) for number, step in enumerate(self.steps)])
 
-    def call_ids(self) -> set[str]:
-        return {call["id"] for step in self.steps for call in step.get("tool_calls") or ()}
+    def shrink(self, limit: int | None) -> bool:
+        return False
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         await asyncio.sleep(0)
@@ -117,11 +117,11 @@ async def run(
     transcript = transcript or ListTranscript()
     provider = provider or ScriptedProvider(script)
     runtime = AgentRuntime(provider, AgentConfig(**config))
+    budget = Budget(runtime.config)
+    budget.restore(Entry("t", number, step) for number, step in enumerate(transcript.steps))
+    box, gate = ToolRegistry(tools), gate or OpenGate()
     async with asyncio.timeout(GUARD):
-        events = [
-            event
-            async for event in runtime.run(transcript, ToolRegistry(tools), gate or OpenGate(), model=model)
-        ]
+        events = [event async for event in runtime.run(transcript, box, gate, model=model, budget=budget)]
     assert [illegal(request) for request in provider.requests] == [None] * len(provider.requests)
     return events, transcript
 
@@ -138,9 +138,8 @@ def end_of(events: list[AgentEvent]) -> Finished:
 async def test_an_answer_is_streamed_and_left_to_be_committed_with_the_end() -> None:
     events, transcript = await run([LLMResponse(text="hello", usage=Usage(calls=1))])
     assert [event.text for event in events if isinstance(event, LLMChunk)] == ["hell", "o"]
-    assert [type(event) for event in events[-2:]] == [ModelCalled, Finished]
     end = end_of(events)
-    assert (end.response.text, end.stopped_by) == ("hello", None)
+    assert (end.response.text, end.stop) == ("hello", None)
     assert len(transcript.steps) == 1
 
 
@@ -148,14 +147,15 @@ async def test_calls_are_stored_before_they_run_and_results_before_they_are_show
     tool = Probe("look")
     answer = asks(call("c1", "look", place="here"), text="let me see", reasoning="hmm")
     events, transcript = await run([answer, LLMResponse(text="there")], tool)
-    kinds = [type(event) for event in events if not isinstance(event, LLMChunk | ModelCalled)]
+    kinds = [type(event) for event in events if not isinstance(event, LLMChunk)]
     assert kinds == [ToolStarted, ToolFinished, Finished]
     assert tool.ran == [{"place": "here"}]
     assert transcript.steps[1:] == [
         answer.to_message(),
         {"role": "tool", "tool_call_id": "c1", "content": "done"},
     ]
-    assert transcript.metas[1] == {"reasoning": "hmm"}
+    kept = transcript.metas[1] or {}
+    assert kept["reasoning"] == "hmm" and kept["usage"][0]["calls"] == 1
     meta = transcript.metas[2] or {}
     assert (meta["ok"], meta["name"]) == (True, "look")
 
@@ -296,10 +296,10 @@ async def test_a_tool_that_is_not_there_is_answered_with_those_that_are() -> Non
     gate = OpenGate()
     script = [asks(call("c1", "lok")), LLMResponse(text="x")]
     _, transcript = await run(script, Probe("look"), Probe("secret", "forbidden"), gate=gate)
-    assert transcript.results == {"c1": "Error: there is no tool `lok`; the tools are: look"}
+    assert transcript.results == {"c1": "Error: There is no tool `lok`. Did you mean `look`?"}
     assert gate.asked == []
     _, transcript = await run([asks(call("c1", "look")), LLMResponse(text="x")])
-    assert transcript.results == {"c1": "Error: there is no tool `look`; the tools are: none"}
+    assert transcript.results == {"c1": "Error: There is no tool `look`. The tools are: none."}
 
 
 async def test_arguments_that_are_no_object_are_sent_back_and_nothing_runs() -> None:
@@ -346,7 +346,7 @@ async def test_a_turn_ends_at_its_limit_of_model_calls_with_the_last_calls_answe
     script = [asks(call(f"c{n}", "look", n=n)) for n in range(9)]
     provider = ScriptedProvider(script)
     events, transcript = await run([], tool, provider=provider, max_iterations=3)
-    assert end_of(events).stopped_by == "iterations"
+    assert end_of(events).stop == Stop("iterations")
     assert len(provider.requests) == 3
     assert list(transcript.results) == ["c0", "c1", "c2"]
 
@@ -356,7 +356,7 @@ async def test_a_turn_ends_at_its_limit_of_tool_calls_and_the_call_beyond_is_not
     script = [asks(call("c0", "look", n=0)), asks(*(call(f"c{n}", "look", n=n) for n in (1, 2)))]
     provider = ScriptedProvider(script)
     events, transcript = await run([], tool, provider=provider, max_tool_calls=2)
-    assert end_of(events).stopped_by == "tool_calls"
+    assert end_of(events).stop == Stop("tool_calls")
     assert [ran["n"] for ran in tool.ran] == [0, 1]
     assert "used up" in transcript.results["c2"]
     assert len(provider.requests) == 2
@@ -365,7 +365,7 @@ async def test_a_turn_ends_at_its_limit_of_tool_calls_and_the_call_beyond_is_not
 async def test_the_limit_of_tool_calls_may_be_reached_and_not_passed() -> None:
     script = [asks(call("c0", "look", n=0), call("c1", "look", n=1)), LLMResponse(text="done")]
     events, _ = await run(script, Probe("look"), max_tool_calls=2)
-    assert end_of(events).stopped_by is None
+    assert end_of(events).stop is None
 
 
 async def test_the_same_call_runs_three_times_then_the_model_is_told_and_then_the_turn_ends() -> None:
@@ -374,8 +374,8 @@ async def test_the_same_call_runs_three_times_then_the_model_is_told_and_then_th
     provider = ScriptedProvider(script)
     events, transcript = await run([], tool, provider=provider)
     assert len(tool.ran) == 3
-    assert "has run 3 times" in transcript.results["c3"]
-    assert end_of(events).stopped_by == "tool_calls"
+    assert "was called 3 times" in transcript.results["c3"]
+    assert end_of(events).stop == Stop("tool_calls")
     assert len(provider.requests) == 5
 
 

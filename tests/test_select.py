@@ -15,12 +15,15 @@ from aiohttp import web
 from pydantic import SecretStr
 
 from miniclaw.agent import select
-from miniclaw.agent.providers import LLMProvider
+from miniclaw.agent.providers import LLMProvider, Message
 from miniclaw.agent.select import DEFAULT_MODEL, choose_provider, first_chat_model
 from miniclaw.config import AgentConfig, ModelSettings
 from tests.support.model import FakeModel
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+
+
+ASKED: list[Message] = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}]
 
 
 async def choose(*, ports: Sequence[int] = (), **settings: Any) -> LLMProvider:
@@ -205,3 +208,60 @@ async def test_the_probe_can_be_switched_off() -> None:
     async with ModelList("llama3.2") as server:
         assert (await choose(ports=[server.port], probe_local=False)).info.demo
         assert server.asked == []
+
+
+# --- what it is asked with, and who answers else ----------------------------------------------------------
+
+
+async def test_the_settings_of_a_request_reach_the_model() -> None:
+    async with FakeModel() as server:
+        settings = ModelSettings(name="m", base_url=server.url, parameters={"reasoning_effort": "low"})
+        provider = await choose_provider(settings, AgentConfig(temperature=0.5, max_tokens=9))
+        await provider.chat(ASKED)
+        await provider.close()
+    sent = {
+        name: server.requests[0][name] for name in ("model", "reasoning_effort", "temperature", "max_tokens")
+    }
+    assert sent == {"model": "m", "reasoning_effort": "low", "temperature": 0.5, "max_tokens": 9}
+
+
+@pytest.mark.parametrize("configured", [True, False])
+async def test_fallback_models_answer_in_their_order_with_their_own_server_and_key(configured: bool) -> None:
+    class Down(ModelList):
+        async def _complete(self, request: web.Request) -> web.StreamResponse:
+            self.asked.append((await request.json())["model"])
+            return web.json_response({"error": {"message": "no", "code": "insufficient_quota"}}, status=429)
+
+    class Up(ModelList):
+        async def _complete(self, request: web.Request) -> web.StreamResponse:
+            self.asked.append(request.headers["Authorization"])
+            return await super()._complete(request)
+
+    async with Down("first") as down, Up("x") as up:
+        fallback: list[Any] = ["second", {"name": "third", "base_url": up.url, "api_key": "own-key"}]
+        given = {"name": "first", "fallback": fallback, "base_url": down.url if configured else None}
+        provider = await choose_provider(
+            ModelSettings.model_validate(given), AgentConfig(), local_ports=[] if configured else [down.port]
+        )
+        assert provider.info.name == "first"
+        answer = await provider.chat(ASKED)
+        await provider.close()
+        assert (answer.text, answer.usage.model) == ("echo: hello", "third")
+        assert down.asked[-2:] == ["first", "second"]
+        assert up.asked == ["Bearer own-key"]
+        assert up.requests[0]["model"] == "third"
+
+
+async def test_a_fallback_server_without_a_key_does_not_get_the_first_ones() -> None:
+    class Seen(ModelList):
+        async def _complete(self, request: web.Request) -> web.StreamResponse:
+            self.asked.append(request.headers["Authorization"])
+            return await super()._complete(request)
+
+    async with FakeModel(lambda messages, number: {"status": 402}) as down, Seen("x") as up:
+        given = {"name": "a", "base_url": down.url, "api_key": "sk-secret"}
+        settings = ModelSettings.model_validate({**given, "fallback": [{"name": "b", "base_url": up.url}]})
+        provider = await choose_provider(settings, AgentConfig())
+        assert (await provider.chat(ASKED)).text == "echo: hello"
+        await provider.close()
+        assert up.asked == ["Bearer none"]

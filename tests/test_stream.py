@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.providers import LLMResponse
-from miniclaw.agent.stream import ChatAssembler, parse_call, response_of, usage_of
+from miniclaw.agent.answer import AnswerBuilder, usage_of
+from miniclaw.agent.arguments import parse_call
+from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.agent.stream import ChatAssembler
 from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import has_unreadable
 
@@ -40,10 +42,11 @@ def chunk(*calls: Piece, finish: str | None = None, **delta: Any) -> Piece:
     return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
 
 
-def assembled(*chunks: object) -> LLMResponse:
-    assembler = ChatAssembler("m")
+def assembled(*chunks: object, offered: tuple[str, ...] = ()) -> LLMResponse:
+    assembler = ChatAssembler(AnswerBuilder("m", offered={name: {} for name in offered}))
     for each in chunks:
         assembler.feed(each)
+    assembler.rest()
     return assembler.finish()
 
 
@@ -57,7 +60,7 @@ def calls_of(*pieces: Piece) -> list[tuple[str, dict[str, Any] | None]]:
 
 
 def test_text_and_reasoning_are_shown_piece_by_piece_and_joined_at_the_end() -> None:
-    assembler = ChatAssembler("m")
+    assembler = ChatAssembler()
     chunks = [
         chunk(role="assistant", content=""),
         chunk(reasoning_content="hmm"),
@@ -156,12 +159,12 @@ def test_an_empty_answer_that_says_that_it_ended_is_an_empty_answer() -> None:
     assert assembled(chunk(finish="stop")).text == ""
 
 
-def test_an_answer_that_reached_its_length_inside_a_call_is_an_error_and_behind_it_is_none() -> None:
+def test_no_call_of_an_answer_that_reached_its_length_can_run_though_it_be_whole() -> None:
     begun = chunk(piece('{"a": ', index=0, call_id="c", name="f"))
-    with pytest.raises(ModelError, match="cut inside a tool call"):
-        assembled(begun, chunk(finish="length"))
-    whole = assembled(begun, chunk(piece("1}", index=0)), chunk(finish="length"))
-    assert whole.tool_calls[0].arguments == {"a": 1}
+    for rest in ("", "1}"):
+        response = assembled(begun, chunk(piece(rest, index=0)), chunk(finish="length"))
+        assert [call.arguments for call in response.tool_calls] == [None]
+        assert response.finish == "length"
 
 
 @pytest.mark.parametrize("error", [{"message": "no \ud83d credit."}, "no \ufffd credit", {"code": 7}])
@@ -334,7 +337,10 @@ def test_pieces_of_one_chunk_that_have_names_are_calls_of_their_own() -> None:
         (' {"a": 1}\n', {"a": 1}, '{"a": 1}'),
         ('{"a": ', None, '{"a":'),
         ("[1]", None, "[1]"),
-        ("null", None, "null"),
+        ("null", {}, "{}"),
+        ([1], None, "[1]"),
+        (7, None, "7"),
+        ({}, {}, "{}"),
         ('{"a": NaN}', None, '{"a": NaN}'),
         ('{"a":' * 300 + "1" + "}" * 300, None, '{"a":' * 300 + "1" + "}" * 300),
         ('{"a":' * 9000 + '"\\ud83d"' + "}" * 9000, None, '{"a":' * 9000 + '"\\ud83d"' + "}" * 9000),
@@ -425,6 +431,14 @@ def test_names_and_ids_hold_nothing_that_no_store_can_take() -> None:
 # --- answers in one piece ---------------------------------------------------------------------------------
 
 
+def in_one_piece(body: object) -> LLMResponse:
+    assembler = ChatAssembler(AnswerBuilder("m"))
+    assembler.feed(body)
+    assembler.end()
+    assembler.rest()
+    return assembler.finish()
+
+
 def test_an_unstreamed_answer_is_read_the_same_way() -> None:
     message = {
         "content": "hi",
@@ -435,18 +449,55 @@ def test_an_unstreamed_answer_is_read_the_same_way() -> None:
         ],
     }
     body = {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": {"prompt_tokens": 5}}
-    response = response_of(body, "m")
+    response = in_one_piece(body)
     assert (response.text, response.reasoning, response.usage.input_tokens) == ("hi", "why", 5)
     assert [(call.id, call.arguments) for call in response.tool_calls] == [("c1", {"a": 1}), ("c2", {"a": 2})]
-    assert response.to_message()["tool_calls"][0] == message["tool_calls"][0]
+    stored = response.to_message()
+    assert stored["tool_calls"][0] == message["tool_calls"][0]
+    assert stored["reasoning_content"] == "why"
 
 
 def test_a_body_that_came_whole_needs_no_reason_of_its_end() -> None:
-    assert response_of({"choices": [{"message": {"content": "hi"}}]}).text == "hi"
+    assert in_one_piece({"choices": [{"message": {"content": "hi"}}]}).text == "hi"
 
 
 @pytest.mark.parametrize("body", [None, "x", [], {}, {"choices": []}, {"error": {"message": "broken"}}])
 def test_a_body_that_is_no_completion_is_a_model_error(body: object) -> None:
     with pytest.raises(ModelError) as raised:
-        response_of(body)
+        in_one_piece(body)
     assert raised.value.code == "model_error"
+
+
+# --- what goes back to the server that said it ------------------------------------------------------------
+
+
+def test_what_a_call_carries_beside_its_name_is_kept_in_its_place() -> None:
+    signed = {**piece("{}", index=1, call_id="b", name="f"), "extra_content": {"google": {"s": "x"}}}
+    response = assembled(chunk(piece("{}", index=0, call_id="a", name="f"), signed), chunk(finish="stop"))
+    assert response.provider_data == {"by": "", "calls": [{}, {"extra_content": {"google": {"s": "x"}}}]}
+    assert response.to_message()["provider_data"] == response.provider_data
+
+
+def test_structured_thoughts_are_put_together_by_their_index() -> None:
+    def detail(**fields: Any) -> Piece:
+        return chunk(reasoning_details=[fields, "odd"])
+
+    response = assembled(
+        detail(type="reasoning.text", index=0, text="a", signature=None),
+        detail(type="reasoning.text", index=0, text="b", signature="s"),
+        detail(type="reasoning.encrypted", index=1, data="x"),
+        detail(type="reasoning.summary", summary="c"),
+        chunk(content="hi", finish="stop"),
+    )
+    assert response.reasoning == "abc"
+    assert response.provider_data is not None and response.provider_data["details"] == [
+        {"type": "reasoning.text", "index": 0, "text": "ab", "signature": "s"},
+        {"type": "reasoning.encrypted", "index": 1, "data": "x"},
+        {"type": "reasoning.summary", "summary": "c"},
+    ]
+
+
+def test_a_plain_answer_has_nothing_that_goes_back() -> None:
+    response = assembled(chunk(content="hi", reasoning="hm", finish="stop"))
+    assert response.to_message() == {"role": "assistant", "content": "hi"}
+    assert LLMChunk() == LLMChunk("", "", None)

@@ -7,6 +7,7 @@ from miniclaw.lazy import exports
 if TYPE_CHECKING:
     from miniclaw.agent.config import AgentConfig
     from miniclaw.agent.demo import DemoProvider
+    from miniclaw.agent.fallback import FallbackProvider
     from miniclaw.agent.openai_provider import OpenAIProvider
     from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, ToolCall
     from miniclaw.agent.runtime import AgentRuntime
@@ -17,6 +18,7 @@ __all__ = [
     "AgentConfig",
     "AgentRuntime",
     "DemoProvider",
+    "FallbackProvider",
     "LLMChunk",
     "LLMProvider",
     "LLMResponse",
@@ -32,6 +34,7 @@ __getattr__ = exports(
         "AgentConfig": "config",
         "AgentRuntime": "runtime",
         "DemoProvider": "demo",
+        "FallbackProvider": "fallback",
         "LLMChunk": "providers",
         "LLMProvider": "providers",
         "LLMResponse": "providers",

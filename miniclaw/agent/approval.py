@@ -7,39 +7,29 @@ import hashlib
 import json
 import logging
 import sqlite3
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from miniclaw.agent.policy import Verdict, verdict_of
 from miniclaw.agent.providers import ToolCall
+from miniclaw.agent.transcript import fingerprint
 from miniclaw.config import ApprovalSettings, Clock
 from miniclaw.db import Database
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import format_time, new_id
-from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Turn
-from miniclaw.session.turns import TurnStore
 from miniclaw.tools.base import Risk, Tool
 
-__all__ = ["ApprovalDesk", "Decision", "TurnGate"]
+__all__ = ["ApprovalDesk", "Decision"]
 
 logger = logging.getLogger(__name__)
-
-ALLOWED_BY_DEFAULT: Final = frozenset({"memory_save", "memory_update", "todo", "load_skill"})
-"""Write tools with a built-in allow rule; `approval.deny` overrides it."""
 
 Decision = Literal["once", "session", "always", "deny", "unattended"]
 State = Literal["asked", "approved", "denied", "unattended", "expired"]
 
 _STATES: Final[dict[str, State]] = {"deny": "denied", "unattended": "unattended"}
-
-DENIED: Final = "the user said no to this call; do not try it again in this turn, say what you could not do"
-UNATTENDED: Final = (
-    "nobody is there to approve this call, so it was denied; the operator can allow the tool with "
-    "`--allow {tool}` or `approval.allow` in miniclaw.toml"
-)
-EXPIRED: Final = "nobody answered the question in time, so the call was denied"
 
 _MAY_ANSWER: Final = (
     "(user_id = ? OR (? AND session_id IN (SELECT session_id FROM sessions WHERE user_id GLOB 'grp_*')))"
@@ -63,6 +53,8 @@ class Approval:
     arguments: dict[str, Any]
     state: State
     expires_at: float
+    summary: str = ""
+    """What the tool says of the call, where it can."""
 
     def to_dict(self) -> dict[str, Any]:
         """As events and lists show it."""
@@ -74,6 +66,7 @@ class Approval:
             "call_id": self.call_id,
             "tool": self.tool,
             "arguments": self.arguments,
+            "summary": self.summary,
             "expires_at": format_time(self.expires_at),
         }
 
@@ -98,24 +91,27 @@ class ApprovalDesk:
         self._is_admin = is_admin
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[State]] = {}
+        self._summaries: dict[str, str] = {}
 
-    def rule(self, turn: Turn, tool: Tool) -> Literal["allow", "deny", "ask"]:
-        """What the rules say of a write tool for this user and session."""
-        if tool.name in self._settings.deny:
-            return "deny"
-        if tool.name in self._settings.allow or tool.name in ALLOWED_BY_DEFAULT:
-            return "allow"
+    def rule(self, turn: Turn, tool: Tool, arguments: Mapping[str, Any], risk: Risk) -> Verdict:
+        """What the rules say of a call for this user and session; first the operator's, then the user's."""
+        said = verdict_of(self._settings, tool, arguments, risk, turn.user_id)
+        if said is not None or risk == "read":
+            return said or "allow"
+        if tool.asks_always:
+            return "ask"
         rows = self._db.read(
             "SELECT 1 FROM approval_rules WHERE user_id = ? AND session_id IN ('', ?) AND tool = ?",
             (turn.user_id, turn.session_id, tool.name),
         )
         return "allow" if rows else "ask"
 
-    async def ask(self, turn: Turn, call: ToolCall, feed: TurnFeed) -> State:
-        """Commit the question, show it, and wait for the answer."""
-        approval = await self._open(turn, call)
+    async def ask(self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str = "") -> State:
+        """Commit the question, show it with what the tool says of the call, and wait for the answer."""
+        approval = replace(await self._open(turn, call), summary=summary)
         if approval.state != "asked":
             return approval.state
+        self._summaries[approval.approval_id] = summary
         waiter = self._waiting.setdefault(approval.approval_id, asyncio.get_running_loop().create_future())
         feed.emit("approval.requested", approval.to_dict())
         try:
@@ -125,6 +121,7 @@ class ApprovalDesk:
             state = await self._expire(approval.approval_id)
         finally:
             self._waiting.pop(approval.approval_id, None)
+            self._summaries.pop(approval.approval_id, None)
         feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
         return state
 
@@ -166,20 +163,20 @@ class ApprovalDesk:
             "ORDER BY created_at LIMIT 100",
             self._who(user_id),
         )
-        return [_approval(row) for row in rows]
+        return [_approval(row, self._summaries.get(row[0], "")) for row in rows]
 
     def _who(self, user_id: str) -> tuple[str, bool]:
         return user_id, self._is_admin(user_id)
 
     async def _open(self, turn: Turn, call: ToolCall) -> Approval:
-        digest = hashlib.sha256(f"{call.name}\x1f{call.raw}".encode()).hexdigest()
+        digest = hashlib.sha256("\x1f".join(fingerprint(call)).encode()).hexdigest()
         moment = self._clock()
         expires_at = moment + self._settings.timeout
 
         def operation(connection: sqlite3.Connection) -> Approval:
             query = (
                 f"SELECT {_COLUMNS} FROM approvals WHERE turn_id = ? "
-                "AND digest = ? AND (call_id = ? OR state = 'denied')"
+                "AND digest = ? AND (call_id = ? OR state IN ('denied', 'unattended', 'expired'))"
             )
             row = connection.execute(query, (turn.turn_id, digest, call.id)).fetchone()
             if row is not None:
@@ -217,69 +214,7 @@ class ApprovalDesk:
             waiter.set_result(state)
 
 
-class TurnGate:
-    """The `ToolGate` of one turn: policy, question, and the mark that a write has begun.
-
-    Args:
-        pause: called with `True` while a person is asked, so that waiting is not the turn's time.
-    """
-
-    def __init__(
-        self,
-        turn: Turn,
-        feed: TurnFeed,
-        desk: ApprovalDesk,
-        turns: TurnStore,
-        *,
-        find: Callable[[str], Tool | None],
-        pause: Callable[[bool], None],
-        fence: int,
-    ) -> None:
-        self._turn = turn
-        self._feed = feed
-        self._desk = desk
-        self._turns = turns
-        self._find = find
-        self._pause = pause
-        self._fence = fence
-
-    async def admit(self, call: ToolCall, risk: Risk) -> str | None:
-        """Reads pass; a write passes by rule or by a person's yes, once, and is marked as begun."""
-        tool = self._find(call.name)
-        if risk == "forbidden" or tool is None:
-            return f"`{call.name}` may not be used here"
-        if risk == "read":
-            return None
-        if (
-            self._turn.attempt > 1
-            and not tool.idempotent
-            and self._turns.was_started(self._turn.turn_id, call.id)
-        ):
-            return INTERRUPTED
-        refusal = await self._refusal(tool, call)
-        if refusal is None and not tool.idempotent:
-            await self._turns.mark_started(self._turn.turn_id, call.id, fence=self._fence)
-        return refusal
-
-    async def _refusal(self, tool: Tool, call: ToolCall) -> str | None:
-        rule = self._desk.rule(self._turn, tool)
-        if rule != "ask":
-            return None if rule == "allow" else f"the operator does not allow `{tool.name}`"
-        if not self._turn.message.get("asks", True):
-            return UNATTENDED.format(tool=tool.name)
-        self._pause(True)
-        try:
-            state = await self._desk.ask(self._turn, call, self._feed)
-        finally:
-            self._pause(False)
-        if state == "approved":
-            return None
-        if state == "unattended":
-            return UNATTENDED.format(tool=tool.name)
-        return EXPIRED if state == "expired" else DENIED
-
-
-def _approval(row: Any) -> Approval:
+def _approval(row: Any, summary: str = "") -> Approval:
     return Approval(
         approval_id=row[0],
         short_id=row[1],
@@ -291,4 +226,5 @@ def _approval(row: Any) -> Approval:
         arguments=json.loads(row[7]),
         state=row[8],
         expires_at=row[9],
+        summary=summary,
     )

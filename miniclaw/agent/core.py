@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.providers import LLMProvider
+from miniclaw.agent.trace import TraceStore
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.identity import Identities
 from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.once import OnceOnly
 from miniclaw.session.outbox import Outbox
 from miniclaw.session.search import SearchesText
 from miniclaw.session.turns import TurnStore
+from miniclaw.session.usage import UsageLedger
 from miniclaw.skills.manager import SkillManager
 from miniclaw.tools.registry import ToolRegistry
 
@@ -40,7 +41,9 @@ class Core:
     turns: TurnStore
     outbox: Outbox
     once: OnceOnly
-    usage: Callable[[str], list[dict[str, Any]]]
+    usage: UsageLedger
+    traces: TraceStore
+    window: ShortTermMemory
     desk: ApprovalDesk
     memory: LongTermMemory
     skills: SkillManager

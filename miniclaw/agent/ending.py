@@ -74,7 +74,7 @@ class TurnEnding:
                 fence=self._c.fence,
                 entries=entries,
                 deliveries=self._deliveries(turn, outcome),
-                usage=progress.usage if progress else None,
+                usage=progress.budget.by_model.values() if progress else (),
             )
         )
         if not committed:

@@ -1,31 +1,65 @@
-"""Chat Completions of OpenAI and of the many servers that speak it, through the `openai` client.
+"""Models of OpenAI and of the many servers that speak its APIs, through the `openai` client.
 
-The request goes through the client's `post` as a plain dict and chunks come back as plain dicts: pool,
-auth, retries, `Retry-After`, time limits and error classes stay the client's; its walk over the whole
-history and an object per chunk, which block the loop on long sessions, do not happen.
+Pool, auth, time limits and error classes are the client's. Its walk over the whole history and its object per
+chunk would block the loop on long sessions: requests are plain dicts, and the bytes of answers are read here.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Self
+import asyncio
+import hashlib
+import logging
+import random
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
+from miniclaw.agent.adapt import fit_messages, fit_parameters, fit_tools
+from miniclaw.agent.answer import AnswerBuilder, cut_error, cut_prompt
+from miniclaw.agent.failures import read_failure
+from miniclaw.agent.patience import Patience
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo
-from miniclaw.agent.stream import ChatAssembler, response_of
+from miniclaw.agent.quirks import Quirks
+from miniclaw.agent.report import Report
+from miniclaw.agent.responses import ResponsesAssembler, responses_body
+from miniclaw.agent.sse import EventReader, read_json
+from miniclaw.agent.stream import ChatAssembler
 from miniclaw.errors import ModelError
+from miniclaw.gateway.protocol import encode_json
 
 if TYPE_CHECKING:
-    from openai import APIStatusError, AsyncOpenAI
+    import ssl
+
+    from openai import AsyncOpenAI
 
 __all__ = ["OpenAIProvider"]
 
+logger = logging.getLogger(__name__)
+
+JSON: Final = {"Content-Type": "application/json"}
 MAX_CONNECTIONS: Final = 1000
 """Connections to the model server; more requests wait for a free one."""
 SECRET_LENGTH: Final = 8
 """A shorter key is a placeholder for a server on this machine, and may be any word."""
-UNREADABLE: Final = (json.JSONDecodeError, UnicodeDecodeError)
-"""What the client lets through when a server sends no JSON."""
+DRAIN_SECONDS: Final = 0.1
+"""How long the end of a body is waited for, so that its connection can be used again."""
+LIST_SECONDS: Final = 5.0
+"""How long a server may take to list its models for a sentence."""
+MOST_CHANGES: Final = 12
+TEACHING: Final = frozenset({"refused", "server", "endpoint_missing", "model_not_found"})
+"""Kinds of failures that may come of a request that the server does not take."""
+
+
+@dataclass(slots=True)
+class _Request:
+    path: str
+    body: dict[str, Any]
+    assembler: ChatAssembler | ResponsesAssembler
+    sent_bytes: int = 0
 
 
 class OpenAIProvider:
@@ -35,10 +69,15 @@ class OpenAIProvider:
         model: its name.
         api_key: the key; servers on this machine take any.
         base_url: the API's root, such as `https://api.openai.com/v1`; `None` = OpenAI's own.
+        api: Chat Completions, or the Responses API.
         temperature: left to the server when `None`.
         max_tokens: the longest answer, in tokens; left to the server when `None`.
+        parameters: whatever else goes into each request.
         connect_timeout: seconds to reach the server.
         read_timeout: seconds without a byte after which a request has failed.
+        max_retries: how often a request is sent again when that may help.
+        max_wait: seconds that are waited between tries, in all.
+        sleep, clock, jitter: what waiting depends on; tests bring their own.
     """
 
     def __init__(
@@ -47,30 +86,46 @@ class OpenAIProvider:
         *,
         api_key: str,
         base_url: str | None = None,
-        # Sampling
+        api: Literal["chat", "responses"] = "chat",
+        # What is asked for
         temperature: float | None = None,
         max_tokens: int | None = None,
+        parameters: Mapping[str, Any] | None = None,
         # Limits
         connect_timeout: float = 10.0,
         read_timeout: float = 120.0,
         max_retries: int = 2,
+        max_wait: float = 30.0,
+        # For tests
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._model = model
         self._api_key = api_key
         self._base_url = base_url
+        self._api = api
         self._timeouts = (connect_timeout, read_timeout)
-        self._max_retries = max_retries
-        self._parameters: dict[str, Any] = {}
+        self._clock = clock
+        self._patience = partial(Patience, max_retries, max_wait, sleep=sleep, clock=clock, jitter=jitter)
+        self._parameters: dict[str, Any] = {"stream": True, **(parameters or {})}
+        if api == "chat":
+            self._parameters.setdefault("stream_options", {"include_usage": True})
         if temperature is not None:
             self._parameters["temperature"] = temperature
         if max_tokens is not None:
-            self._parameters["max_tokens"] = max_tokens
+            self._parameters["max_tokens" if api == "chat" else "max_output_tokens"] = max_tokens
         self._shared: list[AsyncOpenAI] = []
         """The client, made at the first request and shared with `with_model` copies."""
+        self._quirks: dict[str, Quirks] = {}
+        """By model, shared with `with_model` copies."""
 
     @property
     def info(self) -> ModelInfo:
-        return ModelInfo(name=self._model, where=self._base_url or "https://api.openai.com/v1")
+        where = re.sub(
+            r"//[^/@]*@|[?#].*", lambda m: "//" if m[0].startswith("//") else "", self._base_url or ""
+        )
+        return ModelInfo(name=self._model, where=where or "https://api.openai.com/v1")
 
     def with_model(self, name: str) -> Self:
         copy = type(self).__new__(type(self))
@@ -83,62 +138,138 @@ class OpenAIProvider:
             await self._shared.pop().close()
 
     async def models(self) -> list[str]:
+        import httpx2
         from openai import OpenAIError
 
         try:
-            body = await self._client().get("/models", cast_to=object)
-        except (OpenAIError, *UNREADABLE) as error:
-            raise self._failure(error) from error
+            response = await self._client().get("/models", cast_to=httpx2.Response)
+            body = read_json(response.content)
+        except (OpenAIError, ModelError, httpx2.InvalidURL) as error:
+            raise self._failure(error)[0] from error
         data = body.get("data") if isinstance(body, dict) else None
         return [str(item["id"]) for item in data or () if isinstance(item, dict) and item.get("id")]
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> LLMResponse:
+        # Streamed as well: some models think only so, and no proxy takes a long answer for a dead one.
+        async with aclosing(self._ask(messages, tools or (), shows=False)) as chunks:
+            async for chunk in chunks:
+                if chunk.response is not None:
+                    return chunk.response
+        raise cut_error(began=False)
+
+    def stream(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> AsyncGenerator[LLMChunk, None]:
+        return self._ask(messages, tools or (), shows=True)
+
+    async def _ask(
+        self, messages: Sequence[Message], tools: Sequence[Message], *, shows: bool
+    ) -> AsyncGenerator[LLMChunk, None]:
+        """Send the request until there is an answer; again only while nothing of one was shown."""
+        import httpx2
         from openai import OpenAIError
 
-        try:
-            body = await self._client().post(
-                "/chat/completions", cast_to=object, body=self._body(messages, tools)
-            )
-            return response_of(body, self._model)
-        except (OpenAIError, ModelError, *UNREADABLE) as error:
-            raise self._failure(error) from error
-
-    async def stream(
-        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
-    ) -> AsyncIterator[LLMChunk]:
-        from openai import AsyncStream, OpenAIError
-
-        assembler = ChatAssembler(self._model)
-        body = self._body(messages, tools)
-        body["stream"] = True
-        body["stream_options"] = {"include_usage": True}
-        try:
-            stream = await self._client().post(
-                "/chat/completions", cast_to=object, body=body, stream=True, stream_cls=AsyncStream[object]
-            )
+        quirks = self._quirks.setdefault(self._model, Quirks())
+        patience, changes, is_shown = self._patience(), 0, False
+        while True:
+            request = self._request(messages, tools, quirks)
             try:
-                async for raw in stream:
-                    if (chunk := assembler.feed(raw)) is not None:
+                async with aclosing(self._receive(request)) as chunks:
+                    async for chunk in chunks:
+                        is_shown = shows
                         yield chunk
-            finally:
-                await stream.close()
-        except (OpenAIError, *UNREADABLE) as error:
-            raise self._failure(error, began=assembler.began) from error
-        yield LLMChunk(response=assembler.finish())
+                response = request.assembler.finish()
+            except (OpenAIError, ModelError, httpx2.HTTPError, httpx2.InvalidURL) as error:
+                failure, report = self._failure(error)
+                if not is_shown and failure.kind in TEACHING and changes < MOST_CHANGES:
+                    if change := quirks.learn(report, request.body):
+                        changes += 1
+                        logger.warning("model %s refused a request; from now on: %s", self._model, change)
+                        continue
+                if is_shown or not await patience.wait(failure):
+                    raise await self._with_models(failure) from error
+            else:
+                yield LLMChunk(response=self._checked(response, request, quirks))
+                return
 
-    def _body(self, messages: Sequence[Message], tools: Sequence[Message] | None) -> dict[str, Any]:
-        body: dict[str, Any] = {"model": self._model, "messages": messages, **self._parameters}
-        if tools:
-            body["tools"] = tools
-        return body
+    def _request(self, messages: Sequence[Message], tools: Sequence[Message], quirks: Quirks) -> _Request:
+        fitted, schemas, names = fit_tools(tools, quirks)
+        by = hashlib.sha256(f"{self._base_url} {self._model}".encode()).hexdigest()[:12]
+        answer = AnswerBuilder(self._model, offered=schemas, names=names, by=by)
+        parameters = fit_parameters(self._parameters, quirks, has_tools=bool(fitted))
+        if self._api == "responses":
+            body = responses_body(messages, fitted, parameters, quirks, by=by)
+            return _Request("/responses", {"model": self._model, **body}, ResponsesAssembler(answer))
+        history = fit_messages(messages, quirks, by=by, renamed=bool(names))
+        body = {"model": self._model, "messages": history, **parameters}
+        if fitted:
+            body["tools"] = fitted
+        return _Request("/chat/completions", body, ChatAssembler(answer))
 
-    def _failure(self, error: Exception, *, began: bool = False) -> ModelError:
+    async def _receive(self, request: _Request) -> AsyncGenerator[LLMChunk, None]:
+        """Send one request and read its answer to the end."""
+        import httpx2
+        from openai import AsyncStream
+
+        content = encode_json(request.body).encode()  # several times as fast as the client's own
+        request.sent_bytes = len(content)
+        stream = await self._client().post(
+            request.path,
+            cast_to=object,
+            content=content,
+            options={"headers": JSON},
+            stream=True,
+            stream_cls=AsyncStream[object],
+        )
+        reader, assembler = EventReader(), request.assembler
+        data = stream.response.aiter_bytes()
+        try:
+            async for piece in data:
+                for event in reader.feed(piece):
+                    if (chunk := assembler.feed(event)) is not None:
+                        yield chunk
+                if reader.is_done:
+                    await _drain(data)
+                    break
+            for event in reader.finish():
+                if (chunk := assembler.feed(event)) is not None:
+                    yield chunk
+        except (httpx2.HTTPError, ModelError):
+            if not assembler.ended:
+                raise
+        finally:
+            await stream.close()
+        if reader.is_done or reader.is_one_body:
+            assembler.end()
+        if assembler.ended and (chunk := assembler.rest()) is not None:
+            yield chunk
+
+    def _failure(self, error: Exception) -> tuple[ModelError, Report]:
         """The client's exception as ours; a server may repeat the key in what it says, the sentence does not."""
-        found = error if isinstance(error, ModelError) else _translate(error, self.info, began=began)
-        if len(self._api_key) < SECRET_LENGTH or self._api_key not in str(found):
-            return found
-        text = str(found).replace(self._api_key, "[key]")
-        return ModelError(found.code, text, retryable=found.retryable)
+        found, report = read_failure(error, self.info, self._clock)
+        if len(self._api_key) >= SECRET_LENGTH and self._api_key in str(found):
+            found.args = (str(found).replace(self._api_key, "[key]"),)
+        return found, report
+
+    async def _with_models(self, failure: ModelError) -> ModelError:
+        """The failure; of a model that the server does not have, with those that it has."""
+        if failure.kind != "model_not_found":
+            return failure
+        try:
+            async with asyncio.timeout(LIST_SECONDS):
+                names = await self.models()
+        except (ModelError, TimeoutError):
+            return failure
+        if names:
+            failure.args = (f"{str(failure).rstrip('.')}. It has: {', '.join(names[:8])}.",)
+        return failure
+
+    def _checked(self, response: LLMResponse, request: _Request, quirks: Quirks) -> LLMResponse:
+        """The response, with a warning where the server cannot have read the whole prompt."""
+        warning = cut_prompt(response.usage, request.sent_bytes)
+        if warning and quirks.is_new("cut prompt"):
+            logger.warning("%s", warning)
+        return replace(response, warning=warning) if warning else response
 
     def _client(self) -> AsyncOpenAI:
         if not self._shared:
@@ -151,43 +282,27 @@ class OpenAIProvider:
                 AsyncOpenAI(
                     api_key=self._api_key,
                     base_url=self._base_url,
-                    max_retries=self._max_retries,
+                    max_retries=0,
                     timeout=httpx2.Timeout(read, connect=connect),
-                    http_client=DefaultAsyncHttpxClient(limits=limits),
+                    http_client=DefaultAsyncHttpxClient(limits=limits, verify=_tls()),
                 )
             )
         return self._shared[0]
 
 
-def _translate(error: Exception, info: ModelInfo, *, began: bool = False) -> ModelError:
-    """The client's exception as ours; the sentence says what to do."""
-    from openai import APIConnectionError, APIStatusError
+@cache
+def _tls() -> ssl.SSLContext:
+    """Made once: to read all certificates costs more than a request."""
+    import httpx2
 
-    if isinstance(error, APIStatusError):
-        return _translate_status(error, info)
-    if isinstance(error, APIConnectionError):
-        what = "broke off its answer" if began else "cannot be reached"
-        return ModelError(
-            "model_unreachable",
-            f"The model server at {info.where} {what}; check that it runs.",
-            retryable=True,
-        )
-    if isinstance(error, UNREADABLE):
-        return ModelError("model_error", "The model server sent something that is not JSON.")
-    return ModelError("model_error", f"The model server reported: {str(error)[:300].rstrip('.')}.")
+    return httpx2.create_ssl_context()
 
 
-def _translate_status(error: APIStatusError, info: ModelInfo) -> ModelError:
-    status, text = error.status_code, str(error)[:300].rstrip(".")
-    lower = text.lower()
-    if status in (401, 403):
-        return ModelError("model_auth", f"{info.where} refused the API key; check OPENAI_API_KEY.")
-    if status == 402 or "insufficient_quota" in lower:
-        return ModelError("model_quota", f"The account at {info.where} has no quota left; top it up.")
-    if status == 429:
-        return ModelError("model_rate_limited", "The model is rate limited; try again later.", retryable=True)
-    if status == 404:
-        return ModelError("model_not_found", f"{info.where} has no model `{info.name}`; check OPENAI_MODEL.")
-    if status in (400, 413, 422) and "context" in lower and ("length" in lower or "token" in lower):
-        return ModelError("context_overflow", "The conversation is too long for the model; start a new one.")
-    return ModelError("model_error", f"The model server answered {status}: {text}.", retryable=status >= 500)
+async def _drain(data: AsyncIterator[bytes]) -> None:
+    """Read what is behind the end of an answer, which is nothing but the end of its body."""
+    try:
+        async with asyncio.timeout(DRAIN_SECONDS):
+            async for _ in data:
+                pass
+    except TimeoutError:
+        pass  # the connection is closed instead of kept

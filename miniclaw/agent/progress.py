@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from miniclaw.agent.providers import LLMChunk
-from miniclaw.agent.runtime import ToolFinished, ToolStarted
+from miniclaw.agent.budget import Budget, DayBudget
+from miniclaw.agent.calls import ToolFinished, ToolStarted
+from miniclaw.agent.core import Core
+from miniclaw.agent.providers import LLMChunk, ToolCall
+from miniclaw.agent.trace import TurnTrace
+from miniclaw.agent.transcript import fingerprint, parse_raw_call
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.memory.models import MemorySearchResult
-from miniclaw.session.models import Entry, TurnState, Usage
+from miniclaw.session.models import Entry, Session, Turn, TurnState
 from miniclaw.tools.context import ToolContext
 
 __all__ = ["Outcome", "Pause", "Progress", "keep_steps", "report", "show_chunk", "show_tool"]
@@ -32,13 +36,47 @@ class Outcome:
 
 @dataclass(slots=True)
 class Progress:
-    """What the turn has used so far; a turn that ends early still reports it."""
+    """What the turn has used and done so far, in all attempts; a turn that ends early still reports it."""
 
-    usage: Usage
-    tools: list[dict[str, Any]]
-    memories: list[MemorySearchResult]
+    budget: Budget
+    trace: TurnTrace
     context: ToolContext
+    seconds: float
+    """What earlier attempts took."""
+    tools: list[dict[str, Any]]
+    memories: list[MemorySearchResult] = field(default_factory=list)
     last_result: str = ""
+
+    @classmethod
+    def of(cls, core: Core, turn: Turn, session: Session) -> Progress:
+        """Where the stored steps of earlier attempts got to."""
+        root = "groups" if turn.scope.startswith("grp_") else "users"
+        context = ToolContext(
+            user_id=turn.user_id,
+            scope=turn.scope,
+            session_id=turn.session_id,
+            turn_id=turn.turn_id,
+            workspace=core.data_dir / root / turn.scope / "workspace",
+        )
+        settings, steps = core.settings, session.steps_of(turn.turn_id)
+        day = DayBudget(core.usage, turn.user_id, settings.limits)
+        budget = Budget(settings.agent, settings.prices, day=day)
+        progress = cls(budget, TurnTrace(turn, core.traces), context, budget.restore(steps), [])
+        calls: dict[str, ToolCall] = {}
+        for entry in steps:
+            message, meta = entry.message, entry.meta or {}
+            calls |= {call.id: call for call in map(parse_raw_call, message.get("tool_calls") or ())}
+            if (call := calls.get(message.get("tool_call_id", ""))) is not None:
+                row = {
+                    "call_id": call.id,
+                    "name": call.name,
+                    "ok": meta.get("ok", True),
+                    "ms": meta.get("ms", 0),
+                }
+                progress.tools.append(row)
+                progress.last_result = message["content"]
+                budget.seen[fingerprint(call)] += 1
+        return progress
 
 
 class Pause:
@@ -48,6 +86,12 @@ class Pause:
         self._timer = timer
         self._show = show
         self._left: float | None = None
+
+    def left(self) -> float:
+        """Seconds that the turn may still take."""
+        if self._left is not None:
+            return self._left
+        return (self._timer.when() or 0.0) - asyncio.get_running_loop().time()
 
     def __call__(self, paused: bool) -> None:
         loop = asyncio.get_running_loop()
@@ -118,7 +162,7 @@ def keep_steps(feed: TurnFeed, steps: list[Entry]) -> None:
 def report(progress: Progress) -> dict[str, Any]:
     """What every end tells: tokens, tools, memories."""
     return {
-        "usage": progress.usage.to_dict(),
+        "usage": progress.budget.usage.to_dict(),
         "tools": progress.tools,
         "used_memories": [
             {"memory_id": found.record.memory_id, "content": found.record.content}

@@ -44,13 +44,25 @@ class LLMResponse:
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     finish: Finish = "stop"
+    """`length` with calls: they were cut and none may run."""
     usage: Usage = field(default_factory=Usage)
+    provider_data: Message | None = None
+    """What only the server that said it understands, and wants back: signatures, sealed thoughts."""
+    warning: str = ""
+    """What the user should know of how the answer came about."""
 
     def to_message(self) -> Message:
-        """The answer as an assistant message of the history."""
+        """The answer as an assistant message of the history.
+
+        `reasoning_content` and `provider_data` are for the provider alone, which decides what goes on the wire.
+        """
         message: Message = {"role": "assistant", "content": self.text or None}
         if self.tool_calls:
             message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
+            if self.reasoning:
+                message["reasoning_content"] = self.reasoning
+        if self.provider_data:
+            message["provider_data"] = self.provider_data
         return message
 
 

@@ -5,16 +5,32 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from miniclaw.agent.budget import Limit, Stop
+
 __all__ = ["is_chinese", "limit_sentence", "stopped_note"]
 
 _HAN: Final = re.compile(r"[\u3400-\u9fff]")
 
-_LIMITS: Final = {
+_LIMITS: Final[dict[Limit, tuple[str, str]]] = {
     "iterations": ("模型调用次数已到上限", "the limit of model calls was reached"),
     "tool_calls": ("工具调用次数已到上限", "the limit of tool calls was reached"),
     "tokens": ("令牌数已到上限", "the token limit was reached"),
+    "tokens_today": (
+        "你今天的令牌数已用完，世界时零点后恢复",
+        "your tokens of today are used up; there are new ones after midnight UTC",
+    ),
     "seconds": ("时间已到上限", "the time limit was reached"),
     "money": ("费用已到上限", "the spending limit was reached"),
+    "money_today": (
+        "你今天的费用已到上限，世界时零点后恢复",
+        "your spending limit of today was reached; it is free again after midnight UTC",
+    ),
+    "unpriced": (
+        '设了费用上限，但模型 {model} 没有价格；请在 miniclaw.toml 里写 [prices."{model}"]，'
+        "填 input 和 output（每百万令牌的美元价，免费的写 0）",
+        "there is a spending limit, but model {model} has no price; set input and output (US dollars per million "
+        'tokens, 0 if it is free) under [prices."{model}"] in miniclaw.toml',
+    ),
 }
 
 
@@ -23,9 +39,12 @@ def is_chinese(text: str) -> bool:
     return _HAN.search(text) is not None
 
 
-def limit_sentence(stopped_by: str, question: str, last_result: str) -> str:
-    """The closing sentence of a turn that a limit ended: which limit, and what is known so far."""
-    chinese, english = _LIMITS[stopped_by]
+def limit_sentence(stop: Stop, question: str, last_result: str, shown: str = "") -> str:
+    """The closing words of a turn that a limit ended: what was shown or is known so far, and which limit."""
+    chinese, english = (words.format(model=stop.model) for words in _LIMITS[stop.limit])
+    if shown:
+        closing = f"（没有说完：{chinese}。）" if is_chinese(question) else f"(Not finished: {english}.)"
+        return f"{shown}\n\n{closing}"
     known = last_result.strip()[:500]
     if is_chinese(question):
         tail = f"目前得到的最后一个结果是：{known}" if known else "目前还没有可用的结果。"

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 from miniclaw.agent.config import AgentConfig
 from miniclaw.agent.demo import DemoProvider
+from miniclaw.agent.failures import MOST_WAIT
+from miniclaw.agent.fallback import FallbackProvider
 from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import LLMProvider
 from miniclaw.config import ModelSettings
@@ -30,6 +32,8 @@ PROBE: Final = (
 )
 MOST_BYTES: Final = 1024 * 1024
 """What is read of an answer to the probe."""
+WAIT_BEFORE_FALLBACK: Final = 5.0
+"""Seconds that a model with another behind it is waited for, in all."""
 LIST_SECONDS: Final = 5.0
 """How long a configured server may take to list its models at start."""
 
@@ -45,13 +49,15 @@ async def choose_provider(
     """The provider for these settings; never fails, since the demo model is always there."""
     key = settings.api_key.get_secret_value() if settings.api_key else ""
     if key or settings.base_url:
-        return await _configured(settings, agent, key)
+        first = await _configured(settings, agent, key or "none")
+        return _with_fallback(first, settings.base_url, key or "none", settings, agent)
     if settings.probe_local:
         for port, models in zip(local_ports, await _probe(local_ports), strict=True):
             if name := settings.name if settings.name in models else first_chat_model(models):
                 base_url = f"http://127.0.0.1:{port}/v1"
                 logger.info("model %s found at %s (%s)", name, base_url, LOCAL_PORTS.get(port, "local"))
-                return _provider(name, base_url, "local", settings, agent)
+                first = _provider(name, base_url, "local", settings, agent)
+                return _with_fallback(first, base_url, "local", settings, agent)
     return DemoProvider()
 
 
@@ -62,7 +68,7 @@ def first_chat_model(names: Sequence[str]) -> str | None:
 
 async def _configured(settings: ModelSettings, agent: AgentConfig, key: str) -> LLMProvider:
     name = settings.name
-    provider = _provider(name or DEFAULT_MODEL, settings.base_url, key or "none", settings, agent)
+    provider = _provider(name or DEFAULT_MODEL, settings.base_url, key, settings, agent)
     if name:
         return provider
     try:
@@ -75,6 +81,19 @@ async def _configured(settings: ModelSettings, agent: AgentConfig, key: str) -> 
     return provider.with_model(found) if found else provider
 
 
+def _with_fallback(
+    first: LLMProvider, base_url: str | None, key: str, settings: ModelSettings, agent: AgentConfig
+) -> LLMProvider:
+    others = []
+    for other in settings.fallback:
+        own = other.api_key.get_secret_value() if other.api_key else "none" if other.base_url else key
+        where = other.base_url or base_url
+        others.append(
+            _provider(other.name, where, own, settings.model_copy(update={"api": other.api}), agent)
+        )
+    return FallbackProvider([first, *others]) if others else first
+
+
 def _provider(
     name: str, base_url: str | None, key: str, settings: ModelSettings, agent: AgentConfig
 ) -> OpenAIProvider:
@@ -82,10 +101,13 @@ def _provider(
         name,
         api_key=key,
         base_url=base_url,
+        api=settings.api,
         temperature=agent.temperature,
         max_tokens=agent.max_tokens,
+        parameters=settings.parameters,
         connect_timeout=settings.connect_timeout,
         read_timeout=settings.read_timeout,
+        max_wait=WAIT_BEFORE_FALLBACK if settings.fallback else MOST_WAIT,
     )
 
 

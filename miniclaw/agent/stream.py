@@ -1,37 +1,33 @@
-"""Puts a streamed answer together: chunks in, pieces and the whole response out. No I/O."""
+"""Puts a streamed chat completion together: chunks in, pieces and the whole response out. No I/O."""
 
 from __future__ import annotations
 
 import json
 from typing import Any, Final
 
-from miniclaw.agent.providers import Finish, LLMChunk, LLMResponse, ToolCall
+from miniclaw.agent.answer import AnswerBuilder, cut_error
+from miniclaw.agent.arguments import parse_call
+from miniclaw.agent.failures import error_inside
+from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.errors import ModelError
-from miniclaw.gateway.protocol import has_unreadable, new_id, plain_text
+from miniclaw.gateway.protocol import plain_text
 from miniclaw.session.history import parse_arguments
-from miniclaw.session.models import Usage
 
-__all__ = ["ChatAssembler", "parse_call", "response_of", "usage_of"]
+__all__ = ["ChatAssembler", "parse_call"]
 
-MOST_TOKENS: Final = 1e12
-"""A count from which on it is a server's mistake."""
-
-_FINISHES: Final[dict[str, Finish]] = {
-    "stop": "stop",
-    "tool_calls": "tool_calls",
-    "function_call": "tool_calls",
-    "length": "length",
-    "content_filter": "content_filter",
-}
+_CALL_KEYS: Final = frozenset({"id", "type", "index", "function"})
+MOST_DETAILS: Final = 1000
+"""Pieces of `reasoning_details` that are kept."""
 
 
 class _Call:
-    __slots__ = ("arguments", "id", "name")
+    __slots__ = ("arguments", "extra", "id", "name")
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
+        self.extra: dict[str, Any] = {}
 
     def is_whole(self) -> bool:
         """Whether the arguments are complete; the beginning of an object never is."""
@@ -39,25 +35,26 @@ class _Call:
 
 
 class ChatAssembler:
-    """Assembles the chunks of one streamed chat completion.
+    """Assembles the chunks of one chat completion, streamed or in one piece.
 
     Servers differ in how they number and name the calls of an answer, or do neither; a call goes on until
     its index, its id, its name or its complete arguments say that another one began.
     """
 
-    def __init__(self, model: str = "") -> None:
-        self._model = model
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+    def __init__(self, answer: AnswerBuilder | None = None) -> None:
+        self._answer = answer or AnswerBuilder()
+        self._offered = self._answer.offered
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
+        self._details: list[dict[str, Any]] = []
+        self._choice: object = None
         self._finish: str | None = None
         self._usage: dict[str, Any] | None = None
 
     @property
     def began(self) -> bool:
         """Whether anything of the answer has come."""
-        return bool(self._text or self._reasoning or self._calls)
+        return bool(self._answer.began or self._calls)
 
     @property
     def ended(self) -> bool:
@@ -72,166 +69,190 @@ class ChatAssembler:
         """
         if not isinstance(chunk, dict):
             return None
-        if chunk.get("error"):
-            raise ModelError("model_error", f"The model server reported: {_error_text(chunk['error'])}.")
-        if isinstance(usage := chunk.get("usage"), dict):
-            self._usage = usage
         choices = chunk.get("choices")
-        choice = choices[0] if isinstance(choices, list) and choices else None
-        if not isinstance(choice, dict):
-            return None
-        self._finish = _word(choice.get("finish_reason")) or self._finish
-        delta = choice.get("delta") or choice.get("message")
-        return self._take(delta) if isinstance(delta, dict) else None
+        if not choices and (chunk.get("error") or chunk.get("object") == "error"):
+            raise error_inside(chunk)
+        if isinstance(usage := chunk.get("usage") or _groq_usage(chunk), dict):
+            self._usage = usage
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and self._is_ours(choice):
+                return self._take_choice(choice)
+        return None
+
+    def end(self) -> None:
+        """The server said that nothing more comes, though it gave no reason."""
+        self._finish = self._finish or "stop"
+
+    def rest(self) -> LLMChunk | None:
+        """The stream has ended: what was held back and can be shown."""
+        return self._answer.rest()
 
     def finish(self) -> LLMResponse:
-        """The whole answer.
+        """The whole answer, after `rest`.
 
         Raises:
-            ModelError: the stream ended without saying that the answer did: it was cut.
+            ModelError: the stream ended without saying that the answer did, or said that it failed.
         """
-        if self._finish is None and not self.began:
-            text = "The model server gave no answer; check OPENAI_BASE_URL, which usually ends in /v1."
-            raise ModelError("model_unreachable", text, retryable=True)
         if self._finish is None:
-            raise ModelError(
-                "model_unreachable", "The model's answer was cut off; ask again.", retryable=True
-            )
-        calls = tuple(_sound(call) for call in self._calls if call.name)
-        text = "".join(self._text)
-        if self._finish == "length" and calls and calls[-1].arguments is None:
-            raise ModelError("model_error", "The model's answer was cut inside a tool call.")
-        return LLMResponse(
-            text=text,
-            reasoning="".join(self._reasoning),
-            tool_calls=calls,
-            finish="tool_calls" if calls else _FINISHES.get(self._finish or "", "stop"),
-            usage=usage_of(self._usage, self._model),
-        )
+            raise cut_error(began=self.began)
+        if self._choice is None:
+            text = "The model server answered with something that is no completion; check OPENAI_BASE_URL."
+            raise ModelError("model_error", text, kind="bad_stream", retryable=True)
+        calls = [call for call in self._calls if call.name]
+        data: dict[str, Any] = {}
+        if any(call.extra for call in calls):
+            data["calls"] = [call.extra for call in calls]
+        if self._details:
+            data["details"] = self._details
+        raw = [(call.id, call.name, "".join(call.arguments)) for call in calls]
+        return self._answer.finish(raw, self._finish, self._usage, data)
+
+    def _is_ours(self, choice: dict[str, Any]) -> bool:
+        """Of several answers side by side the first one is taken."""
+        index = choice.get("index") or 0
+        if self._choice is None:
+            self._choice = index
+        return bool(index == self._choice)
+
+    def _take_choice(self, choice: dict[str, Any]) -> LLMChunk | None:
+        self._finish = _word(choice.get("finish_reason")) or self._finish
+        if isinstance(usage := choice.get("usage"), dict):
+            self._usage = usage
+        delta = choice.get("delta")
+        if not delta and not self.began:  # a message behind deltas repeats them
+            delta = choice.get("message")
+        return self._take(delta) if isinstance(delta, dict) else None
 
     def _take(self, delta: dict[str, Any]) -> LLMChunk | None:
-        parts, taken = delta.get("tool_calls"), list[_Call]()
-        for part in parts if isinstance(parts, list) else ():
-            if isinstance(part, dict):
-                taken.append(self._take_call(part, taken))
-        text = delta.get("content")
+        parts = delta.get("tool_calls")
+        if isinstance(legacy := delta.get("function_call"), dict):
+            parts = [{"function": legacy}]
+        if isinstance(parts, list):
+            taken: list[_Call] = []
+            for part in parts:
+                if isinstance(part, dict):
+                    taken.append(self._take_call(part, taken))
+        text, thought = _content(delta.get("content"))
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-        chunk = None
-        if isinstance(text, str) and text:
-            text = plain_text(text)
-            self._text.append(text)
-            chunk = LLMChunk(text)
-        if isinstance(reasoning, str) and reasoning:
-            reasoning = plain_text(reasoning)
-            self._reasoning.append(reasoning)
-            chunk = LLMChunk(chunk.text if chunk else "", reasoning)
-        return chunk
+        if isinstance(details := delta.get("reasoning_details"), list):
+            details_text = self._take_details(details)
+            reasoning = reasoning or details_text
+        if isinstance(refusal := delta.get("refusal"), str):
+            text += refusal
+        return self._answer.take(text, reasoning if isinstance(reasoning, str) and reasoning else thought)
+
+    def _take_details(self, details: list[Any]) -> str:
+        """Keep structured thoughts, which go back as they came, with the pieces of each put together."""
+        shown = ""
+        for detail in details:
+            if not isinstance(detail, dict) or len(self._details) >= MOST_DETAILS:
+                continue
+            text = detail.get("text") or detail.get("summary")
+            shown += text if isinstance(text, str) else ""
+            last = self._details[-1] if self._details else {}
+            same = all(last.get(key) == detail.get(key) for key in ("index", "type"))
+            if not self._details or not same or detail.get("index") is None:
+                self._details.append(dict(detail))
+                continue
+            for key, value in detail.items():
+                is_text = key in {"text", "summary", "data"} and isinstance(value, str)
+                last[key] = (
+                    (last.get(key) or "") + value
+                    if is_text
+                    else value
+                    if value is not None
+                    else last.get(key)
+                )
+        return shown
 
     def _take_call(self, part: dict[str, Any], taken: list[_Call]) -> _Call:
         """Take a piece of a call; `taken` are the calls of which this chunk held a piece before."""
-        index, call_id = part.get("index"), _word(part.get("id"))
+        index, call_id = _number(part.get("index")), _id(part.get("id"))
         function = part.get("function")
         function = function if isinstance(function, dict) else {}
         name, arguments = _word(function.get("name")), function.get("arguments")
-        if isinstance(arguments, dict):
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        elif not isinstance(arguments, str):
-            arguments = ""
+        if not isinstance(arguments, str):
+            arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
         call = self._known(index, call_id, name)
         if call is None or (name and (call in taken or self._begins(call, index, call_id, name, arguments))):
             call = _Call()
             self._calls.append(call)
-        if isinstance(index, int):
+        if index is not None:
             self._by_index[index] = call
         call.id = call.id or call_id
-        if name != call.name:
-            call.name += name
+        call.name = self._joined(call.name, name)
         call.arguments.append(arguments)
+        if extra := {
+            key: value for key, value in part.items() if key not in _CALL_KEYS and value is not None
+        }:
+            call.extra |= extra
         return call
 
-    def _known(self, index: object, call_id: str, name: str) -> _Call | None:
+    def _known(self, index: int | None, call_id: str, name: str) -> _Call | None:
         """The call that a piece goes on with, as far as its index and id tell."""
-        if isinstance(index, int) and index in self._by_index:
+        if index in self._by_index:
             return self._by_index[index]
         same = next((call for call in reversed(self._calls) if call_id and call.id == call_id), None)
-        if same is None and self._calls and not (isinstance(index, int) and (call_id or name)):
+        if same is None and self._calls and not (index is not None and (call_id or name)):
             return self._calls[-1]
         return same
 
-    def _begins(self, call: _Call, index: object, call_id: str, name: str, arguments: str) -> bool:
+    def _begins(self, call: _Call, index: int | None, call_id: str, name: str, arguments: str) -> bool:
         """Whether a piece with a name begins another call than the one that its index or id points to."""
         if call_id and call.id and call_id != call.id:
             return True
-        is_marked = index in self._by_index if isinstance(index, int) else bool(call_id)
-        if not is_marked and name != call.name:
-            return True
-        return bool(arguments.strip()) and call.is_whole()
+        is_marked = index in self._by_index if index is not None else bool(call_id)
+        if name != call.name and not self._is_offered(call.name + name):
+            if not is_marked or {name, call.name} <= self._offered.keys():
+                return True
+        return arguments.lstrip().startswith("{") and call.is_whole()
+
+    def _joined(self, held: str, piece: str) -> str:
+        """A name whose pieces come one by one, or that is repeated in each delta."""
+        if not piece or piece == held:
+            return held
+        if held and not self._is_offered(held + piece):
+            if piece in self._offered:
+                return piece
+            if held in self._offered:
+                return held
+        return held + piece
+
+    def _is_offered(self, beginning: str) -> bool:
+        return any(name.startswith(beginning) for name in self._offered)
 
 
-def response_of(body: Any, model: str = "") -> LLMResponse:
-    """The response of an unstreamed chat completion.
-
-    Raises:
-        ModelError: the body is none, or is an error report.
-    """
-    assembler = ChatAssembler(model)
-    if not isinstance(body, dict) or not (body.get("choices") or body.get("error")):
-        raise ModelError("model_error", "The model server answered with something that is no completion.")
-    assembler.feed(body)
-    assembler.feed({"choices": [{"finish_reason": "stop"}]} if not assembler.ended else {})
-    return assembler.finish()
-
-
-def usage_of(usage: dict[str, Any] | None, model: str) -> Usage:
-    """Token counts as the server reports them; zero where it does not."""
-
-    def count(*names: str) -> int:
-        found = (usage.get(name) for name in names) if usage else ()
-        return next((int(n) for n in found if isinstance(n, int | float) and 0 < n < MOST_TOKENS), 0)
-
-    return Usage(
-        model=model,
-        input_tokens=count("prompt_tokens", "input_tokens"),
-        output_tokens=count("completion_tokens", "output_tokens"),
-        calls=1,
-    )
+def _content(content: object) -> tuple[str, str]:
+    """Text and thoughts of a content, which may be a list of parts."""
+    if isinstance(content, str):
+        return content, ""
+    text = thought = ""
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, str):
+            text += part
+        elif isinstance(part, dict) and part.get("type") in {"thinking", "reasoning"}:
+            thought += "".join(_content(part.get("thinking") or part.get("text")))
+        elif isinstance(part, dict) and isinstance(part.get("text"), str):
+            text += part["text"]
+    return text, thought
 
 
-def _sound(call: _Call) -> ToolCall:
-    raw = plain_text("".join(call.arguments)).strip()
-    return parse_call(call.id or new_id("call"), call.name, raw or "{}")
+def _groq_usage(chunk: dict[str, Any]) -> object:
+    inner = chunk.get("x_groq")
+    return inner.get("usage") if isinstance(inner, dict) else None
 
 
-def parse_call(call_id: str, name: str, raw: str) -> ToolCall:
-    """A call with its arguments read; JSON escapes may hide characters that no store can take."""
-    if "\\u" in raw:
-        raw = _without_unreadable(raw)
-    return ToolCall(call_id, name, raw, parse_arguments(raw))
+def _number(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal() and len(value) < 5:
+        return int(value)
+    return value if isinstance(value, int) else None
 
 
-def _without_unreadable(raw: str) -> str:
-    try:
-        value = json.loads(raw)
-        return json.dumps(_readable(value), ensure_ascii=False) if has_unreadable(value) else raw
-    except (ValueError, RecursionError):
-        return raw  # broken, and so nobody reads what the escapes hide
-
-
-def _readable(value: Any) -> Any:
-    if isinstance(value, str):
-        return plain_text(value)
-    if isinstance(value, list):
-        return [_readable(item) for item in value]
-    if isinstance(value, dict):
-        return {plain_text(key): _readable(item) for key, item in value.items()}
-    return value
+def _id(value: object) -> str:
+    """An id, which some servers count."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else _word(value)
 
 
 def _word(value: object) -> str:
-    """A name, id or reason; anything but a text is none."""
+    """A name or reason; anything but a text is none."""
     return plain_text(value) if isinstance(value, str) else ""
-
-
-def _error_text(error: Any) -> str:
-    text = (error.get("message") if isinstance(error, dict) else None) or error
-    return plain_text(str(text))[:300].rstrip(".")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from miniclaw.agent.providers import Message, ToolCall
@@ -12,7 +14,7 @@ from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session, Turn
 
-__all__ = ["SessionTranscript", "pending_calls"]
+__all__ = ["SessionTranscript", "fingerprint", "parse_raw_call", "pending_calls"]
 
 
 class SessionTranscript:
@@ -26,6 +28,7 @@ class SessionTranscript:
         sessions: SessionManager,
         window: ShortTermMemory,
         system: str,
+        model: str,
         clock: Clock,
     ) -> None:
         self._session = session
@@ -33,6 +36,7 @@ class SessionTranscript:
         self._sessions = sessions
         self._window = window
         self._system = system
+        self._model = model
         self._clock = clock
         steps = session.steps_of(turn.turn_id)
         self._steps = steps
@@ -40,15 +44,15 @@ class SessionTranscript:
 
     def messages(self) -> list[Message]:
         """System prompt and the legal history that fits the window."""
-        return self._window.fit(self._system, self._session.history())
+        return self._window.fit(self._system, self._session.history(), model=self._model)
 
     def pending(self) -> list[ToolCall]:
         """Calls without a result at the end of what an earlier attempt stored."""
         return pending_calls(self._steps)
 
-    def call_ids(self) -> set[str]:
-        """Ids of calls that the turn has made already."""
-        return {call["id"] for e in self._steps for call in e.message.get("tool_calls") or ()}
+    def shrink(self, limit: int | None) -> bool:
+        """Let the window of this model be smaller from now on."""
+        return self._window.lower(self._model, limit, self.messages)
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         """Store the next step and show it in the loaded session."""
@@ -57,14 +61,24 @@ class SessionTranscript:
         await self._sessions.append(self._session, [entry])
 
 
+def fingerprint(call: ToolCall) -> tuple[str, str]:
+    """The same for calls that ask for the same, however they write it; broken arguments are all the same."""
+    if call.arguments is None:
+        return call.name, ""
+    return call.name, json.dumps(call.arguments, sort_keys=True)
+
+
 def pending_calls(steps: Sequence[Entry]) -> list[ToolCall]:
     """Calls of the last assistant message that have no result."""
     answered = {entry.message["tool_call_id"] for entry in steps if entry.message["role"] == "tool"}
     for entry in reversed(steps):
         if entry.message["role"] == "assistant":
-            calls = [
-                parse_call(raw["id"], raw["function"]["name"], raw["function"]["arguments"])
-                for raw in entry.message.get("tool_calls") or ()
-            ]
-            return [call for call in calls if call.id not in answered]
+            calls = map(parse_raw_call, entry.message.get("tool_calls") or ())
+            left = [call for call in calls if call.id not in answered]
+            return [replace(call, arguments=None) for call in left] if (entry.meta or {}).get("cut") else left
     return []
+
+
+def parse_raw_call(raw: Message) -> ToolCall:
+    """The call that a stored message carries."""
+    return parse_call(raw["id"], raw["function"]["name"], raw["function"]["arguments"])

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, Protocol
 
 from miniclaw import failpoints
-from miniclaw.agent.approval import TurnGate
+from miniclaw.agent.budget import Stop
 from miniclaw.agent.core import Core
+from miniclaw.agent.delegate import PARENT, Parent
 from miniclaw.agent.ending import TurnEnding, until_stored
+from miniclaw.agent.gate import TurnGate
 from miniclaw.agent.progress import Outcome, Pause, Progress, keep_steps, report, show_chunk, show_tool
-from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.agent.providers import LLMChunk, LLMResponse, Message
 from miniclaw.agent.replies import limit_sentence, stopped_note
-from miniclaw.agent.runtime import AgentRuntime, Finished, ModelCalled, StoppedBy, ToolFinished, ToolStarted
+from miniclaw.agent.runtime import AgentRuntime, Finished, ToolFinished, ToolStarted
+from miniclaw.agent.trace import ModelCall
 from miniclaw.agent.transcript import SessionTranscript
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType
-from miniclaw.memory.context import SystemPromptBuilder
+from miniclaw.memory.context import Layer, SystemPromptBuilder
 from miniclaw.memory.models import MemorySearchResult
-from miniclaw.memory.short_term import ShortTermMemory
-from miniclaw.session.models import Entry, Session, Turn, Usage, title_of
-from miniclaw.tools.context import ToolContext
+from miniclaw.session.models import Entry, Session, Turn, title_of
 
 __all__ = ["MailboxCommands", "TurnRunner"]
 
@@ -33,10 +35,16 @@ logger = logging.getLogger(__name__)
 BROKEN: Final = "Something broke inside miniclaw; the log says what."
 
 
+Ask = Callable[[str, list[Message]], Awaitable[LLMResponse]]
+"""Asks the session's model something for a purpose, within the limits of the turn and counted with it."""
+
+
 class MailboxCommands(Protocol):
     """Commands that wait their turn in the mailbox: `clear`, `compact`, `model`."""
 
-    async def run_queued(self, session: Session, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
+    async def run_queued(
+        self, session: Session, name: str, args: Mapping[str, Any], ask: Ask
+    ) -> dict[str, Any]:
         """Carry one out and return its result; raises `ProtocolError` to refuse."""
         ...
 
@@ -55,7 +63,6 @@ class TurnRunner:
         self._prompt = SystemPromptBuilder(
             settings.agent.system_prompt, recall_tokens=settings.memory.recall_tokens
         )
-        self._window = ShortTermMemory(settings.context.max_tokens)
         self._commands = commands
         self._cancelled: set[str] = set()
         self._attempts: dict[str, asyncio.Task[Outcome]] = {}
@@ -135,13 +142,14 @@ class TurnRunner:
 
     async def _attempt(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
         try:
+            progress = self._progress[turn.turn_id] = Progress.of(self._c, turn, session)
             if turn.tries > self._c.settings.limits.attempts:
                 raise ModelError(
                     "abandoned", f"This message was given up after {self._c.settings.limits.attempts} tries."
                 )
             if turn.message["msg_type"] == MessageType.COMMAND:
-                return await self._run_command(turn, session)
-            return await self._converse(turn, session, feed)
+                return await self._run_command(turn, session, progress)
+            return await self._converse(turn, session, feed, progress)
         except (ModelError, ProtocolError) as error:
             return Outcome("failed", {"code": error.code, "message": str(error)})
         except MiniClawError as error:
@@ -151,68 +159,97 @@ class TurnRunner:
             logger.exception("turn %s broke", turn.turn_id)
             return Outcome("failed", {"code": "internal", "message": BROKEN})
 
-    async def _run_command(self, turn: Turn, session: Session) -> Outcome:
+    async def _run_command(self, turn: Turn, session: Session, progress: Progress) -> Outcome:
         payload = turn.message["payload"]
-        result = await self._commands.run_queued(session, payload["name"], payload.get("args", {}))
+        ask = partial(self._ask, turn, session, progress)
+        result = await self._commands.run_queued(session, payload["name"], payload.get("args", {}), ask)
         data = {"reply_to": turn.message["msg_id"], "name": payload["name"], "ok": True, "result": result}
         return Outcome("finished", data)
 
-    async def _converse(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
-        progress = await self._prepare(turn, session, feed)
+    async def _ask(
+        self, turn: Turn, session: Session, progress: Progress, purpose: str, messages: list[Message]
+    ) -> LLMResponse:
+        model = session.metadata.get("model")
+        provider = self._c.provider.with_model(model) if model else self._c.provider
+        if (stop := progress.budget.stop(provider.info.name)) is not None:
+            raise ModelError("model_quota", limit_sentence(stop, turn.text, ""))
+        trace = progress.trace.part(purpose, [Layer(name=purpose, text=messages[0]["content"])])
+        seconds = self._c.settings.agent.turn_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                with ModelCall(progress.budget, trace, provider.info.name, messages) as call:
+                    call.response = await provider.chat(messages)
+                    return call.response
+        except TimeoutError as error:
+            text = f"The model did not answer within {seconds:g} s; try again later."
+            raise ModelError("model_unreachable", text, retryable=True) from error
+
+    async def _converse(self, turn: Turn, session: Session, feed: TurnFeed, progress: Progress) -> Outcome:
+        await self._prepare(turn, session, feed, progress)
+        layers = self._layers(session, progress.memories)
+        chosen = session.metadata.get("model")
         transcript = SessionTranscript(
             session,
             turn,
             sessions=self._c.sessions,
-            window=self._window,
-            system=self._system_prompt(session, progress.memories),
+            window=self._c.window,
+            system="\n\n".join(layer.text for layer in layers),
+            model=chosen or self._c.provider.info.name,
             clock=self._c.clock,
         )
+        seconds = self._c.settings.agent.turn_timeout
         try:
-            async with asyncio.timeout(self._c.settings.agent.turn_timeout) as timer:
+            async with asyncio.timeout(seconds - progress.seconds) as timer:
+                pause = Pause(timer, lambda phase: self._ending.show_phase(session, turn, phase))
+                progress.budget.spent = lambda: seconds - pause.left()
                 gate = TurnGate(
                     turn,
                     feed,
                     self._c.desk,
                     self._c.turns,
                     find=self._c.registry.find,
-                    pause=Pause(timer, lambda phase: self._ending.show_phase(session, turn, phase)),
+                    pause=pause,
                     fence=self._c.fence,
+                    context=progress.context,
                 )
-                finished = await self._listen(session, transcript, gate, feed, progress)
+                progress.trace = progress.trace.part("answer", layers)
+                finished = await self._listen(transcript, gate, feed, progress, chosen)
         except TimeoutError:
             if not timer.expired():
                 raise
-            finished = Finished(LLMResponse(), "seconds")
+            finished = Finished(LLMResponse(), Stop("seconds"))
             await self._c.sessions.refresh(session)
-        return self._finished(turn, progress, finished.response, finished.stopped_by)
+        return self._finished(turn, feed, progress, finished)
 
     async def _listen(
         self,
-        session: Session,
         transcript: SessionTranscript,
         gate: TurnGate,
         feed: TurnFeed,
         progress: Progress,
+        model: str | None,
     ) -> Finished:
         """Run the agent and show what it says and does."""
-        context, model = progress.context, session.metadata.get("model")
         finished = Finished(LLMResponse())
-        async for event in self._runtime.run(
-            transcript, self._c.registry, gate, context=context, model=model
-        ):
+        runtime, tools = self._runtime, self._c.registry
+        given: dict[str, Any] = {"budget": progress.budget, "trace": progress.trace, "model": model}
+        name = model or self._c.provider.info.name
+        parent = Parent(
+            runtime=runtime, toolbox=tools, gate=gate, window=self._c.window, model_name=name, **given
+        )
+        PARENT.set(parent)
+        async for event in runtime.run(transcript, tools, gate, context=progress.context, **given):
             match event:
                 case LLMChunk():
                     show_chunk(feed, event)
                     failpoints.hit("mid-stream")
                 case ToolStarted() | ToolFinished():
                     show_tool(feed, event, progress)
-                case ModelCalled():
-                    progress.usage = progress.usage.plus(event.usage)
                 case Finished():
                     finished = event
         return finished
 
-    async def _prepare(self, turn: Turn, session: Session, feed: TurnFeed) -> Progress:
+    async def _prepare(self, turn: Turn, session: Session, feed: TurnFeed, progress: Progress) -> None:
         """Store the user's message, recall, and tell readers that the turn begins."""
         steps = session.steps_of(turn.turn_id)
         if not steps:
@@ -221,47 +258,36 @@ class TurnRunner:
             if not session.title:
                 await self._c.sessions.update(session, title=title_of(turn.text))
                 self._ending.show_phase(session, turn, "running")
-        memories: list[MemorySearchResult] = []
         if self._c.settings.memory.recall:
-            memories = await self._c.memory.search(turn.scope, turn.text, self._c.settings.memory.recall)
-        root = "groups" if turn.scope.startswith("grp_") else "users"
-        context = ToolContext(
-            user_id=turn.user_id,
-            scope=turn.scope,
-            session_id=turn.session_id,
-            turn_id=turn.turn_id,
-            workspace=self._c.data_dir / root / turn.scope / "workspace",
-        )
-        progress = Progress(Usage(), [], memories, context)
-        self._progress[turn.turn_id] = progress
+            recall = self._c.settings.memory.recall
+            progress.memories = await self._c.memory.search(turn.scope, turn.text, recall)
         keep_steps(feed, steps)
         feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})
         if turn.attempt > 1:
             self._c.live.bus.publish(f"session.{turn.session_id}", feed.snapshot())
-        return progress
 
-    def _system_prompt(self, session: Session, memories: list[MemorySearchResult]) -> str:
+    def _layers(self, session: Session, memories: list[MemorySearchResult]) -> list[Layer]:
         self._c.skills.reload_if_changed()
         active = session.metadata.get("skills") or ()
-        return self._prompt.build(
+        return self._prompt.layers(
             skills=self._c.skills.prompt(active, token_limit=self._c.settings.skills.prompt_tokens),
             memories=memories,
             today=datetime.fromtimestamp(self._c.clock()).astimezone(),
             summary=(session.metadata.get("summary") or {}).get("text", ""),
         )
 
-    def _finished(
-        self, turn: Turn, progress: Progress, response: LLMResponse, stopped_by: StoppedBy | None
-    ) -> Outcome:
+    def _finished(self, turn: Turn, feed: TurnFeed, progress: Progress, finished: Finished) -> Outcome:
+        response, stop = finished.response, finished.stop
         text = response.text
         meta: dict[str, Any] = {"reasoning": response.reasoning} if response.reasoning else {}
-        if stopped_by is not None:
-            text = limit_sentence(stopped_by, turn.text, progress.last_result)
-            meta["stopped_by"] = stopped_by
-        data = {"text": text, **report(progress)}
-        if stopped_by is not None:
-            data["stopped_by"] = stopped_by
-        return Outcome("finished", data, {"role": "assistant", "content": text}, meta)
+        data: dict[str, Any] = {"text": text, **report(progress)}
+        if response.warning:
+            data["warning"] = meta["warning"] = response.warning
+        if stop is not None:
+            text = limit_sentence(stop, turn.text, progress.last_result, feed.segment.rstrip())
+            data |= {"text": text, "stopped_by": stop.by}
+            meta["stopped_by"] = stop.by
+        return Outcome("finished", data, {**response.to_message(), "content": text}, meta)
 
     async def _cancelled_outcome(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
         await self._c.sessions.refresh(session)

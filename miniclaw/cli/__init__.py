@@ -21,7 +21,12 @@ COMMANDS = {
     "chat": "talk in the terminal",
     "mcp": "serve the tools to MCP clients",
     "doctor": "check everything, and say how to mend it",
+    "skills": "list skills, show one, check a file",
+    "tools": "list tools, call one",
+    "webhook": "post a platform's event to the running gateway",
     "users": "list users, add them, give them tokens",
+    "trace": "show what a turn did, call by call",
+    "eval": "run tasks against the model and check them",
 }
 
 

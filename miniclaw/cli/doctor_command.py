@@ -28,6 +28,7 @@ MOST_LETTERS: Final = 10
 """Dead letters that are named one by one."""
 MODEL_SECONDS: Final = 10.0
 """How long the model server may take to list its models."""
+_RETRY: Final = "mend the cause, then POST /api/deliveries/KEY/retry for each that is still wanted"
 _SIGNS: Final = {"ok": "ok  ", "warning": "warn", "failed": "FAIL"}
 
 
@@ -86,7 +87,9 @@ def _directory(directory: Path) -> Iterator[Check]:
     yield Check("data", "ok", f"{directory}{'' if directory.exists() else ' (made at the first start)'}")
     free = shutil.disk_usage(above).free
     if free < LOW_DISK_BYTES:
-        yield Check("disk", "warning", f"{free >> 20} MB free", "make room: on a full disk nothing is accepted")
+        yield Check(
+            "disk", "warning", f"{free >> 20} MB free", "make room: on a full disk nothing is accepted"
+        )
     else:
         yield Check("disk", "ok", f"{free >> 30} GB free")
 
@@ -116,11 +119,8 @@ def _database(path: Path) -> Iterator[Check]:
         yield Check("delivery", "ok", "no dead letters")
         return
     yield Check("delivery", "warning", f"{len(letters)} answers could not be delivered", _RETRY)
-    for key, channel, conversation, error in letters[:MOST_LETTERS]:
-        yield Check("delivery", "warning", f"{key} to {channel} {conversation}: {error}")
-
-
-_RETRY: Final = "mend the cause, then POST /api/deliveries/KEY/retry for each that is still wanted"
+    for key, channel, conversation, reason in letters[:MOST_LETTERS]:
+        yield Check("delivery", "warning", f"{key} to {channel} {conversation}: {reason}")
 
 
 def _ports(loaded: LoadedSettings) -> Iterator[Check]:

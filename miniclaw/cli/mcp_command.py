@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
     set_up_logging(loaded, default="warning")
     settings = loaded.settings
     registry = ToolRegistry(
-        builtin_tools(http_allow=settings.tools.http_allow),
+        # What needs a conversation, such as a workspace, has none here.
+        [tool for tool in builtin_tools(settings.tools) if not tool.wants_context],
         default_timeout=settings.agent.tool_timeout,
         result_chars=settings.tools.result_chars,
     )

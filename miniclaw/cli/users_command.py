@@ -14,6 +14,7 @@ ACTIONS = {
     "add": "make a user and print the token, once",
     "token": "give a user a new token; the old one is out",
     "link": "let a platform's person be this user",
+    "pair": "let the stranger who was shown a code be this user",
     "remove": "shut a user out; what they wrote stays",
 }
 
@@ -26,6 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_common(action, nested=True)
         if name != "list":
             action.add_argument("user_id", help="a-z first, then a-z, 0-9, _ and -, 32 at most")
+        if name == "pair":
+            action.add_argument("person", metavar="code", help="as it was shown in the chat")
         if name == "link":
             action.add_argument("channel", help="such as slack")
             action.add_argument("person", help="the platform's id of the person")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from miniclaw.memory.tokens import estimate_tokens
 from miniclaw.session.history import MESSAGE_TOKENS, HistoryView, message_tokens
 
 __all__ = ["ShortTermMemory"]
+
+logger = logging.getLogger(__name__)
 
 Message = dict[str, Any]
 
@@ -26,15 +30,36 @@ class ShortTermMemory:
     """
 
     def __init__(self, max_tokens: int) -> None:
-        self._budget = int(max_tokens * (1 - ANSWER_SHARE))
+        self._max_tokens = max_tokens
+        self._lowered: dict[str, int] = {}
+        """By model: what it was found to take."""
 
-    def fit(self, system: str, history: HistoryView) -> list[Message]:
+    def size(self, model: str = "") -> int:
+        """The tokens of this model's window."""
+        return self._lowered.get(model, self._max_tokens)
+
+    def fit(self, system: str, history: HistoryView, *, model: str = "") -> list[Message]:
         """System prompt and as many of the latest turns as fit."""
-        room = max(0, self._budget - estimate_tokens(system) - MESSAGE_TOKENS)
+        budget = int(self.size(model) * (1 - ANSWER_SHARE))
+        room = max(0, budget - estimate_tokens(system) - MESSAGE_TOKENS)
         chosen, cost = history.tail(room)
         if cost > room:
             chosen = _squeeze(chosen, room)
         return [{"role": "system", "content": system}, *chosen]
+
+    def lower(self, model: str, named: int | None, messages: Callable[[], list[Message]]) -> bool:
+        """The model refused `messages()`: its window is what it named, and at most half of what was sent.
+
+        Returns:
+            Whether that makes `messages()` any smaller.
+        """
+        sent, before = sum(map(message_tokens, messages())), self.size(model)
+        self._lowered[model] = max(1, min(named or before, before, sent // 2))
+        if sum(map(message_tokens, messages())) >= sent:
+            self._lowered[model] = before
+            return False
+        logger.warning("the window of model %s is taken to be %d tokens from now on", model, self.size(model))
+        return True
 
 
 def _squeeze(messages: list[Message], room: int) -> list[Message]:

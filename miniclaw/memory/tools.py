@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from miniclaw.errors import MemoryStoreError, ToolError
@@ -46,7 +46,7 @@ def memory_tools(memory: LongTermMemory) -> list[Tool]:
         _MemoryTool("memory_save", _SAVE, save, calls.save, required="content"),
         _MemoryTool("memory_search", _SEARCH, search, calls.search, required="query", risk="read"),
         _MemoryTool("memory_update", _UPDATE, update, calls.update, required="memory_id"),
-        _MemoryTool("memory_delete", _DELETE, {"memory_id": _MEMORY_ID}, calls.delete, required="memory_id"),
+        _Delete(memory, calls),
     ]
 
 
@@ -151,6 +151,21 @@ class _Calls:
         if not await self._memory.delete(call.scope, memory_id):
             raise ToolError(f"There is no memory {memory_id}; search for the right id.")
         return ToolResult(content=f"Deleted {memory_id}.", data={"memory_id": memory_id})
+
+
+class _Delete(_MemoryTool):
+    def __init__(self, memory: LongTermMemory, calls: _Calls) -> None:
+        parameters = {"memory_id": _MEMORY_ID}
+        super().__init__("memory_delete", _DELETE, parameters, calls.delete, required="memory_id")
+        self._memory = memory
+
+    async def describe(self, arguments: Mapping[str, Any], context: ToolContext) -> str:
+        """The content that is to be forgotten; by the id alone a person cannot tell."""
+        try:
+            record = await self._memory.get(context.scope, str(arguments.get("memory_id")))
+        except MemoryStoreError:
+            return ""
+        return record.content if record else ""
 
 
 def _stored(record: MemoryRecord, call: ToolContext) -> ToolResult:

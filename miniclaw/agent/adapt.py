@@ -1,0 +1,176 @@
+"""Fits parameters, tools and history to what a server takes. No I/O."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from miniclaw.agent.providers import Message
+from miniclaw.agent.quirks import LENGTHS, Quirks
+
+__all__ = ["fit_messages", "fit_parameters", "fit_tools", "own_data", "short_id", "wire_name"]
+
+_FITTING: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
+"""Tool names that every server takes."""
+_PRIVATE: Final = frozenset({"reasoning_content", "provider_data"})
+_SIMPLE: Final = frozenset({"type", "description", "properties", "required", "items", "enum"})
+"""What every server knows of JSON Schema."""
+
+
+def fit_parameters(wanted: Mapping[str, Any], quirks: Quirks, *, has_tools: bool) -> dict[str, Any]:
+    """The parameters as the server takes them."""
+    fitted = {key: value for key, value in wanted.items() if key not in quirks.dropped}
+    for name in LENGTHS:
+        if name in fitted and (quirks.length or quirks.longest):
+            value = fitted.pop(name)
+            fitted[quirks.length or name] = min(value, quirks.longest or value)
+    if "stream" not in fitted:
+        fitted.pop("stream_options", None)
+    if not has_tools:
+        for name in ("tool_choice", "parallel_tool_calls"):
+            fitted.pop(name, None)
+    elif "tool_choice" in fitted and not quirks.tool_choice:
+        fitted["tool_choice"] = "auto"
+    return fitted
+
+
+@lru_cache(maxsize=1024)
+def wire_name(name: str) -> str:
+    """A name that every server takes, the same for the same tool at all times."""
+    if _FITTING.fullmatch(name):
+        return name
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+    plain = re.sub(r"[^a-zA-Z0-9_-]+", "_", name).strip("_-")
+    return f"{plain if plain[:1].isalpha() else f't_{plain}'}"[:55].rstrip("_-") + f"_{digest}"
+
+
+def fit_tools(
+    tools: Sequence[Message], quirks: Quirks
+) -> tuple[list[Message], dict[str, Message], dict[str, str]]:
+    """The tools as the server takes them, their schemas by that name, and our names where they differ."""
+    fitted: list[Message] = []
+    schemas: dict[str, Message] = {}
+    names: dict[str, str] = {}
+    for tool in tools if "tools" not in quirks.dropped else ():
+        function = tool["function"]
+        name = wire_name(function["name"])
+        schemas[name] = function.get("parameters") or {}
+        if name != function["name"]:
+            names[name] = function["name"]
+        if name != function["name"] or quirks.schemas != "full":
+            changed = {
+                key: value for key, value in function.items() if key != "strict" or quirks.schemas == "full"
+            }
+            changed["name"] = name
+            if quirks.schemas == "simple" and changed.get("parameters"):
+                changed["parameters"] = _simple(changed["parameters"], changed["parameters"])
+            tool = {**tool, "function": changed}
+        fitted.append(tool)
+    return fitted, schemas, names
+
+
+def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, renamed: bool) -> Sequence[Message]:
+    """The history as the server takes it; messages that it takes as they are go out as they are.
+
+    Args:
+        messages: the history, with what only a provider sees.
+        quirks: what the server does not take.
+        by: marks what only this server understands.
+        renamed: whether a tool has another name on the wire.
+    """
+    touches_all = quirks.ids or bool(quirks.roles)
+    touches_own = renamed or quirks.names or quirks.content != "any" or quirks.thoughts in {"calls", "always"}
+    fitted = [
+        _fit(message, quirks, by)
+        if touches_all or (touches_own and message["role"] == "assistant") or not _PRIVATE.isdisjoint(message)
+        else message
+        for message in messages
+    ]
+    if quirks.one_system:
+        system = "\n\n".join(str(m["content"]) for m in fitted if m["role"] in {"system", "developer"})
+        rest = [message for message in fitted if message["role"] not in {"system", "developer"}]
+        fitted = [{"role": "system", "content": system}, *rest] if system else rest
+    return _alternating(fitted) if quirks.alternate else fitted
+
+
+def own_data(message: Message, quirks: Quirks, by: str) -> Message:
+    """What of a message only this server understands, if it takes it back."""
+    data = message.get("provider_data") or {}
+    return data if quirks.data and data.get("by") == by else {}
+
+
+def _fit(message: Message, quirks: Quirks, by: str) -> Message:
+    fitted = {key: value for key, value in message.items() if key not in _PRIVATE}
+    fitted["role"] = quirks.roles.get(message["role"], message["role"])
+    if quirks.ids and "tool_call_id" in fitted:
+        fitted["tool_call_id"] = short_id(fitted["tool_call_id"])
+    if message["role"] != "assistant":
+        return fitted
+    data, thoughts = own_data(message, quirks, by), message.get("reasoning_content")
+    if calls := message.get("tool_calls"):
+        extras = data.get("calls") or [{}] * len(calls)
+        fitted["tool_calls"] = [_fit_call(*each, quirks) for each in zip(calls, extras, strict=False)]
+        if not message.get("content") and quirks.content != "any":
+            fitted["content"] = None if quirks.content == "null" else ""
+    if data.get("details"):
+        fitted["reasoning_details"] = data["details"]
+    is_due = quirks.thoughts == "always" or (calls and (thoughts or quirks.thoughts == "calls"))
+    if is_due and quirks.thoughts != "never":
+        fitted["reasoning_content"] = thoughts or ""
+    return fitted
+
+
+def _fit_call(call: Message, extra: Message, quirks: Quirks) -> Message:
+    name = wire_name(call["function"]["name"])
+    fitted = {**call, **extra} if extra else call
+    if name != call["function"]["name"]:
+        fitted = {**fitted, "function": {**call["function"], "name": name}}
+    return {**fitted, "id": short_id(call["id"])} if quirks.ids else fitted
+
+
+def _alternating(messages: Sequence[Message]) -> list[Message]:
+    """Neighbouring messages of a user, and plain ones of the assistant, as one."""
+    merged: list[Message] = []
+    for message in messages:
+        last = merged[-1] if merged else {}
+        is_plain = not message.get("tool_calls") and not last.get("tool_calls")
+        if message["role"] == last.get("role") and message["role"] in {"user", "assistant"} and is_plain:
+            merged[-1] = {**last, "content": f"{last.get('content') or ''}\n\n{message.get('content') or ''}"}
+        else:
+            merged.append(message)
+    return merged
+
+
+def short_id(call_id: str) -> str:
+    """An id that every server takes."""
+    return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+def _simple(schema: Any, root: Message, depth: int = 0) -> Message:
+    """A schema with only what every server knows: references put in, alternatives narrowed to the first."""
+    if not isinstance(schema, dict) or depth > 16:
+        return {"type": "object"} if depth > 16 else {}
+    if isinstance(reference := schema.get("$ref"), str):
+        target: Any = root
+        for part in reference.removeprefix("#/").split("/"):
+            target = target.get(part, {}) if isinstance(target, dict) else {}
+        schema = {**target, **schema} if isinstance(target, dict) else schema
+    for word in ("anyOf", "oneOf", "allOf"):
+        if isinstance(choices := schema.get(word), list):
+            first = next((c for c in choices if isinstance(c, dict) and c.get("type") != "null"), {})
+            schema = {**schema, **_simple(first, root, depth + 1)}
+    found = {key: value for key, value in schema.items() if key in _SIMPLE}
+    if isinstance(kinds := found.get("type"), list):
+        found["type"] = next((kind for kind in kinds if kind != "null"), "string")
+    if "const" in schema:
+        found["enum"] = [schema["const"]]
+    if isinstance(found.get("properties"), dict):
+        found["properties"] = {
+            key: _simple(value, root, depth + 1) for key, value in found["properties"].items()
+        }
+    if "items" in found:
+        found["items"] = _simple(found["items"], root, depth + 1)
+    return found

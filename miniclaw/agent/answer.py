@@ -1,0 +1,201 @@
+"""What all wire formats share: an answer's text and thoughts as they come, and the response at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from miniclaw.agent.arguments import parse_call
+from miniclaw.agent.providers import Finish, LLMChunk, LLMResponse, ToolCall
+from miniclaw.agent.text_calls import CallFilter, Offered, find_calls
+from miniclaw.agent.thinking import ThinkSplitter, split_unopened
+from miniclaw.errors import ModelError
+from miniclaw.gateway.protocol import new_id, plain_text
+from miniclaw.session.models import Usage
+
+__all__ = ["AnswerBuilder", "RawCall", "cut_error", "cut_prompt", "usage_of"]
+
+MOST_TOKENS: Final = 1e12
+"""A count from which on it is a server's mistake."""
+LEAST_BYTES: Final = 8_000
+"""Of a request, from which on it is looked at whether the server read all of it."""
+MOST_PER_TOKEN: Final = 7
+"""Bytes; what has more of them a token was not read whole."""
+RawCall = tuple[str, str, str]
+"""Id, name and arguments of a call as they came."""
+
+_FINISHES: Final[dict[str, Finish]] = {
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens"), "length"),
+    **dict.fromkeys(
+        ("content_filter", "sensitive", "safety", "recitation", "prohibited_content", "refusal"),
+        "content_filter",
+    ),
+}
+_FAILURES: Final = {
+    "insufficient_system_resource": (
+        "model_error",
+        "overloaded",
+        "The model server is overloaded; ask again later.",
+    ),
+    "network_error": ("model_error", "server", "The model server lost its own connection; ask again."),
+    "error": ("model_error", "stream_error", "The model server broke off the answer; ask again."),
+    "abort": ("model_unreachable", "stream_cut", "The model server broke off the answer; ask again."),
+    "model_context_window_exceeded": (
+        "context_overflow",
+        "context_overflow",
+        "The conversation is too long for the model; start a new one.",
+    ),
+}
+"""Reasons of an end that is none: code, kind and sentence."""
+
+
+class AnswerBuilder:
+    """Collects the pieces of one answer, and takes thoughts and printed calls out of its text.
+
+    Args:
+        model: who answers, for the usage.
+        offered: the tools that the model may print calls of, by the names that it knows.
+        names: our names of those that it knows by another.
+        by: marks what only this server understands.
+    """
+
+    def __init__(
+        self,
+        model: str = "",
+        *,
+        offered: Offered | None = None,
+        names: Mapping[str, str] | None = None,
+        by: str = "",
+    ) -> None:
+        self._model = model
+        self.offered: Offered = offered or {}
+        self._names = names or {}
+        self._by = by
+        self._text: list[str] = []
+        self._reasoning: list[str] = []
+        self._printed: list[tuple[str, str]] = []
+        self._is_untouched = True
+        self._splitter = ThinkSplitter()
+        self._filter = CallFilter(offered) if offered else None
+
+    @property
+    def began(self) -> bool:
+        """Whether text or thoughts have come."""
+        return self.has_text or self.has_thoughts
+
+    @property
+    def has_text(self) -> bool:
+        """Whether text has come, shown or held back."""
+        return not self._is_untouched
+
+    @property
+    def has_thoughts(self) -> bool:
+        """Whether thoughts have come."""
+        return bool(self._reasoning)
+
+    def take(self, text: str, reasoning: str = "") -> LLMChunk | None:
+        """Take a piece; returns what of it can be shown."""
+        if text:
+            self._is_untouched = False
+            text = plain_text(text)
+            if not self._splitter.is_done:
+                text, thought = self._splitter.feed(text)
+                reasoning += thought
+            if text and self._filter is not None:
+                text = self._filter.feed(text)
+        return self._keep(text, reasoning)
+
+    def rest(self) -> LLMChunk | None:
+        """The answer has ended: what was held back and can be shown."""
+        text, thought = self._splitter.finish() if not self._splitter.is_done else ("", "")
+        if self._filter is not None:
+            shown = self._filter.feed(text)
+            held, printed = self._filter.finish()
+            self._printed += printed
+            text = shown + held
+        return self._keep(text, thought)
+
+    def _keep(self, text: str, reasoning: str) -> LLMChunk | None:
+        if text:
+            self._text.append(text)
+        if reasoning:
+            reasoning = plain_text(reasoning)
+            self._reasoning.append(reasoning)
+        return LLMChunk(text, reasoning) if text or reasoning else None
+
+    def finish(
+        self, calls: Sequence[RawCall], reason: str, usage: object, data: dict[str, Any] | None = None
+    ) -> LLMResponse:
+        """The whole answer, after `rest`.
+
+        Raises:
+            ModelError: the reason of its end says that it failed.
+        """
+        if (failure := _FAILURES.get(reason.lower())) is not None:
+            code, kind, sentence = failure
+            raise ModelError(code, sentence, kind=kind, retryable=code != "context_overflow")
+        text, thought = split_unopened("".join(self._text))
+        reasoning = thought or "".join(self._reasoning)
+        if not calls and not self._printed and not text.strip() and self.offered:
+            self._printed, reasoning = find_calls(reasoning, self.offered, is_all=False)
+        found = calls or [("", name, raw) for name, raw in self._printed]
+        finish = _FINISHES.get(reason.lower(), "tool_calls" if found else "stop")
+        if finish == "content_filter":
+            found = ()
+        return LLMResponse(
+            text=text,
+            reasoning=reasoning,
+            tool_calls=self._sound(found, is_cut=finish == "length"),
+            finish=finish,
+            usage=usage_of(usage if isinstance(usage, dict) else None, self._model),
+            provider_data={"by": self._by, **data} if data else None,
+        )
+
+    def _sound(self, calls: Sequence[RawCall], *, is_cut: bool) -> tuple[ToolCall, ...]:
+        """The calls under our names and with ids of their own; what was cut has no arguments."""
+        sound: dict[str, ToolCall] = {}
+        for call_id, name, raw in calls:
+            own_id = call_id if call_id and call_id not in sound else new_id("call")
+            call = parse_call(own_id, self._names.get(name, name), plain_text(raw).strip() or "{}")
+            sound[own_id] = ToolCall(own_id, call.name, raw, None) if is_cut else call
+        return tuple(sound.values())
+
+
+def cut_error(*, began: bool) -> ModelError:
+    """The stream ended without saying that the answer did."""
+    if began:
+        text = "The model's answer was cut off; ask again."
+    else:
+        text = "The model server gave no answer; check OPENAI_BASE_URL, which usually ends in /v1."
+    return ModelError("model_unreachable", text, kind="stream_cut", retryable=True)
+
+
+def cut_prompt(usage: Usage, sent_bytes: int) -> str:
+    """A warning where a server cannot have read the whole prompt: some cut it and do not tell."""
+    is_cut = 0 < usage.input_tokens * MOST_PER_TOKEN < sent_bytes >= LEAST_BYTES
+    if not is_cut or usage.cached_tokens:
+        return ""
+    return (
+        f"{usage.model} read {usage.input_tokens} tokens of a longer prompt, so it does not know the beginning of "
+        "the conversation; raise the context size of its server (for Ollama: OLLAMA_CONTEXT_LENGTH)."
+    )
+
+
+def usage_of(usage: Mapping[str, Any] | None, model: str) -> Usage:
+    """Token counts as the server reports them; zero where it does not."""
+    usage = usage or {}
+    details = [usage.get(name) for name in ("prompt_tokens_details", "input_tokens_details")]
+    cached = [detail.get("cached_tokens") for detail in details if isinstance(detail, dict)]
+    return Usage(
+        model=model,
+        input_tokens=_count(usage.get("prompt_tokens"), usage.get("input_tokens")),
+        output_tokens=_count(usage.get("completion_tokens"), usage.get("output_tokens")),
+        cached_tokens=_count(*cached, usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens")),
+        calls=1,
+    )
+
+
+def _count(*values: object) -> int:
+    return next(
+        (int(value) for value in values if isinstance(value, int | float) and 0 < value < MOST_TOKENS), 0
+    )

@@ -1,0 +1,252 @@
+"""How the calls of an answer are carried out: in which order, which of them not, and what the model is told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from miniclaw import failpoints
+from miniclaw.agent.budget import Budget, Stop
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.trace import TurnTrace
+from miniclaw.agent.transcript import fingerprint
+from miniclaw.errors import ModelError
+from miniclaw.gateway.protocol import new_id
+from miniclaw.tools.base import Risk, Tool, ToolBox, ToolResult
+from miniclaw.tools.context import ToolContext
+
+__all__ = ["CallRunner", "ToolFinished", "ToolGate", "ToolStarted", "Transcript"]
+
+logger = logging.getLogger(__name__)
+
+REPEATS: Final = 3
+"""How often the same call with the same arguments runs in a turn; then the model is told to stop."""
+BAD_ARGUMENTS: Final = (
+    "the arguments are not a JSON object, so the call was not run; send it again with valid JSON, and with less "
+    "text at a time if it was cut off"
+)
+CANCEL_SECONDS: Final = 1.0
+"""How long a tool may take to end when its turn is cancelled; then it is left to itself, and its result too."""
+
+_left_alone: set[asyncio.Task[ToolResult]] = set()
+"""Tools that did not end when they were told to."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolStarted:
+    """A call is taken up."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFinished:
+    """A call has its result, which is in the transcript already."""
+
+    call: ToolCall
+    result: ToolResult
+    ms: int
+
+
+class Transcript(Protocol):
+    """Where the steps of a turn are kept; `append` returns when the step is stored."""
+
+    def messages(self) -> list[Message]:
+        """The legal history, system prompt first, as the model is to see it now."""
+        ...
+
+    def pending(self) -> Sequence[ToolCall]:
+        """Calls of the last assistant message that have no result: what an interrupted turn left."""
+        ...
+
+    def shrink(self, limit: int | None) -> bool:
+        """The model finds the history too long, and may have named the tokens that it takes.
+
+        Returns:
+            Whether `messages` are fewer tokens from now on.
+        """
+        ...
+
+    async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
+        """Store the next step."""
+        ...
+
+
+class ToolGate(Protocol):
+    """Decides whether a call may run; the model only proposes."""
+
+    async def admit(self, call: ToolCall, risk: Risk) -> str | None:
+        """`None` = run it now; a text = do not, the model gets this text instead."""
+        ...
+
+
+class CallRunner:
+    """One run: its calls, and the way each of them goes."""
+
+    def __init__(
+        self,
+        transcript: Transcript,
+        toolbox: ToolBox,
+        gate: ToolGate,
+        context: ToolContext | None,
+        budget: Budget,
+        trace: TurnTrace,
+    ) -> None:
+        self._transcript = transcript
+        self._toolbox = toolbox
+        self._gate = gate
+        self._context = context
+        self._budget = budget
+        self._trace = trace
+        self._asked_again = False
+        self._calls: Sequence[ToolCall] = transcript.pending()
+        self._written: dict[tuple[str, str], ToolResult] = {}
+        """What the `write` calls of this message came to: the same call twice in one message runs once."""
+        self.stop: Stop | None = None
+        self.warnings: dict[str, None] = {}
+        """What the user should know of the answers so far, each once."""
+
+    async def take(self, response: LLMResponse) -> bool:
+        """Store the calls of a response as the next step; `True` when it is the answer instead.
+
+        Raises:
+            ModelError: it is empty, for the second time.
+        """
+        if response.warning:
+            self.warnings[response.warning] = None
+        response = self._with_fresh_ids(response)
+        self._calls = response.tool_calls
+        if self._calls:
+            meta: dict[str, Any] = {"reasoning": response.reasoning} if response.reasoning else {}
+            if response.finish == "length":
+                self._calls = [replace(call, arguments=None) for call in self._calls]
+                meta["cut"] = True
+            await self._transcript.append(response.to_message(), meta | self._budget.mark())
+            failpoints.hit("after-calls")
+            return False
+        if not response.text.strip() and self._asked_again:
+            raise ModelError("empty_answer", "The model gave an empty answer twice; ask in other words.")
+        self._asked_again = True
+        return bool(response.text.strip())
+
+    def _with_fresh_ids(self, response: LLMResponse) -> LLMResponse:
+        """The response with call ids that the turn has not seen: approvals and results hang on them."""
+        used, calls = self._budget.call_ids, []
+        for call in response.tool_calls:
+            calls.append(replace(call, id=new_id("call")) if call.id in used else call)
+            used.add(calls[-1].id)
+        return replace(response, tool_calls=tuple(calls)) if calls else response
+
+    async def run(self) -> AsyncIterator[ToolStarted | ToolFinished]:
+        """Run the calls of one message: neighbouring reads side by side, everything else one by one."""
+        calls, self._calls = self._calls, ()
+        self._written.clear()
+        group: list[ToolCall] = []
+        for call in calls:
+            if self._risk(call) == "read":
+                group.append(call)
+                continue
+            async for event in self._run_group(group):
+                yield event
+            group = []
+            async for event in self._run_group([call]):
+                yield event
+        async for event in self._run_group(group):
+            yield event
+
+    async def _run_group(self, calls: list[ToolCall]) -> AsyncIterator[ToolStarted | ToolFinished]:
+        for call in calls:
+            yield ToolStarted(call)
+        if len(calls) == 1:
+            yield await self._run_one(calls[0])
+            return
+        tasks = {asyncio.create_task(self._run_one(call)) for call in calls}
+        try:
+            while tasks:
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    yield task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run_one(self, call: ToolCall) -> ToolFinished:
+        began = time.perf_counter()
+        result = await self._outcome(call)
+        ms = round((time.perf_counter() - began) * 1000)
+        message = {"role": "tool", "tool_call_id": call.id, "content": result.content}
+        meta = {"ok": result.ok, "ms": ms, "name": call.name}
+        await self._transcript.append(message, meta | self._budget.mark())
+        self._trace.tool(call, result, ms)
+        failpoints.hit("after-result")
+        return ToolFinished(call, result, ms)
+
+    async def _outcome(self, call: ToolCall) -> ToolResult:
+        self._budget.count(tool_calls=1)
+        if self._budget.tool_calls > self._budget.config.max_tool_calls:
+            self.stop = Stop("tool_calls")
+            return ToolResult.failure("this turn has used up its tool calls; the call was not run")
+        tool = self._toolbox.find(call.name)
+        if tool is not None:
+            call = replace(call, name=tool.name)
+        if (failure := self._again(call)) is not None:
+            return ToolResult.failure(failure)
+        if call.arguments is None:
+            return ToolResult.failure(BAD_ARGUMENTS)
+        if tool is None:
+            return await self._toolbox.execute(call.name, call.arguments, self._context)  # says what there is
+        risk, key = self._risk(call), fingerprint(call)
+        if risk == "write" and key in self._written:
+            return self._written[key]
+        refusal = await self._gate.admit(call, risk)
+        if refusal is not None:
+            return ToolResult.failure(refusal)
+        result = await self._execute(tool, call.arguments)
+        if risk == "write":
+            self._written[key] = result
+        failpoints.hit("in-read-tool" if risk == "read" else "in-write-tool")
+        return result
+
+    def _again(self, call: ToolCall) -> str | None:
+        """Count the call; what the model is told when it was asked for too often."""
+        key = fingerprint(call)
+        self._budget.seen[key] += 1
+        if self._budget.seen[key] <= REPEATS:
+            return None
+        if self._budget.seen[key] > REPEATS + 1:
+            self.stop = Stop("tool_calls")
+        return (
+            f"`{call.name}` was called {REPEATS} times with the same arguments and nothing will change; "
+            "answer with what you know, or do something else"
+        )
+
+    async def _execute(self, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
+        """Run the tool in a task of its own, so that one that does not end cannot hold up the turn's end."""
+        task = asyncio.create_task(self._toolbox.execute(tool.name, arguments, self._context))
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            task.cancel()
+            await asyncio.wait([task], timeout=CANCEL_SECONDS)
+            if not task.done():
+                logger.warning("tool %s did not end when its turn was cancelled", tool.name)
+                _left_alone.add(task)
+                task.add_done_callback(_left_alone.discard)
+            raise
+        return task.result()
+
+    def _risk(self, call: ToolCall) -> Risk:
+        tool = self._toolbox.find(call.name)
+        if tool is None or call.arguments is None:
+            return "read"  # it will not run
+        try:
+            return tool.risk_of(call.arguments)
+        except Exception:  # boundary: a tool's own function, which sees arguments before they are checked
+            logger.exception("the risk of a call of %s cannot be told; it counts as a write", call.name)
+            return "write"

@@ -1,0 +1,115 @@
+"""The gate of one turn, which every tool call passes: policy, question, and the mark that a write has begun."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from miniclaw.agent.approval import ApprovalDesk
+from miniclaw.agent.providers import ToolCall
+from miniclaw.gateway.events import TurnFeed
+from miniclaw.gateway.protocol import plain_text
+from miniclaw.session.history import INTERRUPTED
+from miniclaw.session.models import Turn
+from miniclaw.session.turns import TurnStore
+from miniclaw.tools.base import DescribesCall, Risk, Tool
+from miniclaw.tools.context import ToolContext
+
+__all__ = ["TurnGate"]
+
+logger = logging.getLogger(__name__)
+
+DENIED: Final = "the user said no to this call; do not try it again in this turn, say what you could not do"
+UNATTENDED: Final = (
+    "nobody is there to approve this call, so it was denied; the operator can allow the tool with "
+    "`--allow {tool}` or `approval.allow` in miniclaw.toml"
+)
+UNATTENDED_EXACT: Final = (
+    "nobody is there to approve this call, so it was denied; the operator can allow exactly this call of "
+    "`{tool}` by a rule in `[[approval.rules]]` of miniclaw.toml"
+)
+DESCRIBE_SECONDS: Final = 5.0
+"""How long a tool may take to describe a call."""
+SUMMARY_CHARS: Final = 1_000
+EXPIRED: Final = "nobody answered the question in time, so the call was denied"
+
+
+class TurnGate:
+    """The `ToolGate` of one turn: policy, question, and the mark that a write has begun.
+
+    Args:
+        pause: called with `True` while a person is asked, so that waiting is not the turn's time.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        feed: TurnFeed,
+        desk: ApprovalDesk,
+        turns: TurnStore,
+        *,
+        find: Callable[[str], Tool | None],
+        pause: Callable[[bool], None],
+        fence: int,
+        context: ToolContext,
+    ) -> None:
+        self._turn = turn
+        self._feed = feed
+        self._desk = desk
+        self._turns = turns
+        self._find = find
+        self._pause = pause
+        self._fence = fence
+        self._context = context
+        self._asking = asyncio.Lock()
+
+    async def admit(self, call: ToolCall, risk: Risk) -> str | None:
+        """A call passes by rule or by a person's yes; a write is marked as begun, and passes once."""
+        tool = self._find(call.name)
+        if risk == "forbidden" or tool is None:
+            return f"`{call.name}` may not be used here"
+        if risk == "read":
+            return await self._refusal(tool, call, risk)
+        if (
+            self._turn.attempt > 1
+            and not tool.idempotent
+            and self._turns.was_started(self._turn.turn_id, call.id)
+        ):
+            return INTERRUPTED
+        refusal = await self._refusal(tool, call, risk)
+        if refusal is None and not tool.idempotent:
+            await self._turns.mark_started(self._turn.turn_id, call.id, fence=self._fence)
+        return refusal
+
+    async def _refusal(self, tool: Tool, call: ToolCall, risk: Risk) -> str | None:
+        rule = self._desk.rule(self._turn, tool, call.arguments or {}, risk)
+        if rule != "ask":
+            return None if rule == "allow" else f"the operator does not allow `{tool.name}`"
+        unattended = (UNATTENDED_EXACT if tool.asks_always else UNATTENDED).format(tool=tool.name)
+        if not self._turn.message.get("asks", True):
+            return unattended
+        async with self._asking:  # a person answers one question after another
+            self._pause(True)
+            try:
+                summary = await self._describe(tool, call)
+                state = await self._desk.ask(self._turn, call, self._feed, summary)
+            finally:
+                self._pause(False)
+        if state == "approved":
+            return None
+        if state == "unattended":
+            return unattended
+        return EXPIRED if state == "expired" else DENIED
+
+    async def _describe(self, tool: Tool, call: ToolCall) -> str:
+        if not isinstance(tool, DescribesCall):
+            return ""
+        try:
+            async with asyncio.timeout(DESCRIBE_SECONDS):
+                text = await tool.describe(call.arguments or {}, self._context)
+        except Exception:  # boundary: a question is asked even if the tool cannot describe the call
+            logger.exception("a call of %s cannot be described", tool.name)
+            return ""
+        return plain_text(text)[:SUMMARY_CHARS]

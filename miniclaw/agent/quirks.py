@@ -1,0 +1,171 @@
+"""What a model takes, learned from what it refused. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from miniclaw.agent.report import Report
+
+__all__ = ["LENGTHS", "Quirks"]
+
+_CORE: Final = frozenset({"model", "messages", "input"})
+LENGTHS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Names of the longest answer: of Chat Completions, old and new, and of the Responses API."""
+_NO_TOOLS: Final = re.compile(r"not support \S*\s?(?:tool|function)|support tool use|enable-auto-tool-choice")
+_TOO_LARGE: Final = re.compile(
+    r"(?:at most|maximum (?:value )?(?:is|of)|less than or equal to|<=|\[\d+, ?|max_tokens of) ?(\d+)"
+)
+
+
+@dataclass(slots=True)
+class Quirks:
+    """What one model of one server does not take."""
+
+    dropped: set[str] = field(default_factory=set)
+    """Parameters that are left out."""
+    length: str = ""
+    """The name of the parameter for the longest answer, where it is not the usual one."""
+    longest: int | None = None
+    tool_choice: bool = True
+    """Whether anything but `auto` is taken."""
+    schemas: Literal["full", "loose", "simple"] = "full"
+    """`loose`: without `strict`; `simple`: only what every server knows of JSON Schema."""
+    names: bool = False
+    """Whether the names of calls in the history are fitted too, though all tools have fitting ones."""
+    ids: bool = False
+    """Whether call ids are nine letters and digits."""
+    roles: dict[str, str] = field(default_factory=dict)
+    one_system: bool = False
+    alternate: bool = False
+    content: Literal["any", "null", "text"] = "any"
+    """What stands in place of a content that an assistant message with calls does not have."""
+    thoughts: Literal["own", "calls", "always", "never"] = "own"
+    """Which messages carry their thoughts back: those with calls that have some, all with calls, all, none."""
+    data: bool = True
+    """Whether what only this server understands goes back to it."""
+    _tried: set[str] = field(default_factory=set)
+
+    def learn(self, report: Report, body: Mapping[str, Any]) -> str:
+        """Change what a refusal of `body` names; returns what was changed, empty when nothing was.
+
+        A change that was made before is not made again, so learning comes to an end.
+        """
+        words = report.words
+        for pattern, name, value in _LESSONS:
+            if name == "schemas" and not _has_tools(body, strict=value == "loose"):
+                continue
+            if getattr(self, name) != value and re.search(pattern, words) and self.is_new(f"{name}={value}"):
+                setattr(self, name, value)
+                return f"{name}={value}"
+        for role, other in (("developer", "system"), ("system", "developer"), ("developer", "user")):
+            is_role = re.search(rf"['\"`]{role}['\"`]|{role} (?:role|message)", words) and "role" in words
+            if is_role and self.roles.get(role) != other and self.is_new(f"{role}={other}"):
+                self.roles[role] = other
+                return f"{role}={other}"
+        return self._learn_length(words, body) or self._learn_parameter(report, body)
+
+    def is_new(self, change: str) -> bool:
+        """Whether this comes up for the first time."""
+        if change in self._tried:
+            return False
+        self._tried.add(change)
+        return True
+
+    def _learn_length(self, words: str, body: Mapping[str, Any]) -> str:
+        sent = next((name for name in LENGTHS if name in body), "")
+        if not sent or not any(name in words for name in LENGTHS):
+            return ""
+        other = next((name for name in LENGTHS[:2] if name != sent), "")
+        if (most := _TOO_LARGE.search(words)) is not None and 0 < int(most[1]) < body[sent]:
+            self.longest = int(most[1])
+            return f"{sent}={self.longest}"
+        if sent != LENGTHS[2] and self.is_new(f"length={other}"):
+            self.length = other
+            return other
+        return ""
+
+    def _learn_parameter(self, report: Report, body: Mapping[str, Any]) -> str:
+        words, message = report.words, report.message.lower()
+        for name in [name for name in body if name not in _CORE]:
+            if name == "stream":
+                is_named = (
+                    re.search(r"stream\w*.{0,30}not supported|not support \w*\s?stream", words) is not None
+                )
+            elif name == "tools":
+                is_named = _NO_TOOLS.search(words) is not None
+            else:
+                is_plain = "_" in name or name in {"temperature", "logprobs"}
+                about = (
+                    rf"\b{name}\b"
+                    if is_plain
+                    else rf"['\"`]{name}['\"`]|(?:supplied|parameter|argument):? {name}\b"
+                )
+                is_named = report.param.split(".")[0].split("[")[0] == name or bool(re.search(about, message))
+            if not is_named:
+                continue
+            if name == "tool_choice" and body[name] != "auto" and self.tool_choice:
+                self.tool_choice = False
+                return "tool_choice=auto"
+            if self.is_new(name):
+                self.dropped.add(name)
+                return f"no {name}"
+        return ""
+
+
+_LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
+    (r"reasoning_content.*(?:must be|required|missing|pass)|missing.*reasoning_content", "thoughts", "calls"),
+    (
+        r"reasoning_content.*(?:must be|required|missing|pass)|missing.*reasoning_content",
+        "thoughts",
+        "always",
+    ),
+    (r"reasoning_content", "thoughts", "never"),
+    (r"item .*not found|encrypted.content.*(?:verif|decrypt|parse)", "data", False),
+    (r"extra_content|reasoning_details|without its required following item", "data", False),
+    (r"alternate|consecutive.*(?:role|user|assistant)", "alternate", True),
+    (
+        r"system.*(?:beginning|first|once|single|only one|multiple)|(?:multiple|more than one) system",
+        "one_system",
+        True,
+    ),
+    (
+        r"\bstrict\b|required' is required to be supplied|additionalproperties.* required to be",
+        "schemas",
+        "loose",
+    ),
+    (
+        r"(?:function|tool)s?\W*(?:call\W*)?name.*(?:pattern|invalid|must|match|length)|(?:invalid|illegal).*function\W*name",
+        "names",
+        True,
+    ),
+    (
+        r"tool[ _]?(?:call|use)[ _.]?s?(?:\[\d+\])?[ _.]?id.*(?:pattern|length|must be|too long|invalid)"
+        r"|call_id.*(?:pattern|too long|length)|tool_use\.id",
+        "ids",
+        True,
+    ),
+    (
+        r"schema|unknown name .*(?:parameters|tools)|\btools?\b.*parameters|function_declarations|additionalproperties|\$ref",
+        "schemas",
+        "simple",
+    ),
+    (
+        r"content.*\b(?:blank|empty|non-?empty)\b|(?:blank|empty|non-?empty)\b.*\bcontent\b|at least one character",
+        "content",
+        "null",
+    ),
+    (
+        r"\bcontent\b.*(?:null|none|required|missing|valid string|a string|expected string)|(?:null|none|missing).*\bcontent\b"
+        r"|invalid type: null",
+        "content",
+        "text",
+    ),
+)
+"""Words of a refusal, and what it teaches, the surest first."""
+
+
+def _has_tools(body: Mapping[str, Any], *, strict: bool) -> bool:
+    return any(not strict or tool.get("function", tool).get("strict") for tool in body.get("tools") or ())

@@ -1,0 +1,130 @@
+"""Reads what a model server says of a failure: bodies of many shapes, and how long to wait. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from miniclaw.gateway.protocol import plain_text
+
+__all__ = ["Report", "read_report", "retry_after", "whole_number"]
+
+_SOON: Final = re.compile(
+    r"(?:try again|retry|wait|available) (?:again )?(?:in|after|for)\s*:?\s*((?:[\d.]+ ?(?:ms|[hms]|sec\w*|min\w*|hours?)\s*)+)",
+    re.IGNORECASE,
+)
+_SPAN: Final = re.compile(r"([\d.]+)\s*(ms|s|sec\w*|m|min\w*|h|hours?)(?![a-z])", re.IGNORECASE)
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the body of a refusal says."""
+
+    message: str = ""
+    code: str = ""
+    type: str = ""
+    param: str = ""
+    limit: int | None = None
+    sent: int | None = None
+    delay: float | None = None
+    """Seconds to wait, where the body names them."""
+
+    @property
+    def words(self) -> str:
+        """Code, parameter and sentence together, to look for words in."""
+        return f"{self.code} {self.param} {self.message}".lower()
+
+    def has(self, codes: frozenset[str]) -> bool:
+        """Whether the code or the type is one of these."""
+        return self.code.lower() in codes or self.type.lower() in codes
+
+
+def read_report(body: object) -> Report:
+    """The report in a body of whatever shape."""
+    outer: object = body[0] if isinstance(body, list) and body else body
+    if not isinstance(outer, dict):
+        return Report(_text(outer) if isinstance(outer, str) and not outer.lstrip().startswith("<") else "")
+    inner = outer.get("error") or outer.get("errors") or outer
+    inner = inner[0] if isinstance(inner, list) and inner else inner
+    fields = inner if isinstance(inner, dict) else outer
+    message = fields.get("message") or (inner if isinstance(inner, str) else "")
+    param = fields.get("param")
+    detail = outer.get("detail")
+    if not message and isinstance(detail, list) and detail and isinstance(detail[0], dict):
+        param = ".".join(str(part) for part in detail[0].get("loc") or () if part != "body")
+        message = f"{param}: {detail[0].get('msg')}"
+    code = fields.get("code") if fields.get("code") is not None else fields.get("status")
+    return Report(
+        _text(message or detail or ""),
+        "" if code is None else _text(code),
+        _text(fields.get("type") or fields.get("status") or ""),
+        _text(param or ""),
+        limit=whole_number(fields.get("n_ctx")),
+        sent=whole_number(fields.get("n_prompt_tokens")),
+        delay=_delay_in(fields),
+    )
+
+
+def retry_after(headers: Mapping[str, str], clock: Callable[[], float]) -> float | None:
+    """The seconds that a server asks to wait, in any of the headers that are in use."""
+    if (ms := _float(headers.get("retry-after-ms"))) is not None:
+        return ms / 1000
+    if value := headers.get("retry-after"):
+        if (seconds := _float(value)) is not None:
+            return seconds
+        try:
+            return max(0.0, parsedate_to_datetime(value).timestamp() - clock())
+        except ValueError:
+            pass
+    for what in ("requests", "tokens"):
+        if headers.get(f"x-ratelimit-remaining-{what}") == "0":
+            return _span(headers.get(f"x-ratelimit-reset-{what}", ""))
+    moment = _float(headers.get("x-ratelimit-reset"))
+    if moment is None or moment < 1e9:
+        return moment
+    return max(0.0, (moment / 1000 if moment > 1e11 else moment) - clock())
+
+
+def _delay_in(fields: Mapping[str, Any]) -> float | None:
+    """Seconds to wait that a body names, in a detail or in its sentence."""
+    details = fields.get("details")
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and isinstance(detail.get("retryDelay"), str):
+            return _span(detail["retryDelay"])
+    found = _SOON.search(str(fields.get("message") or ""))
+    return _span(found[1]) if found else None
+
+
+def _span(text: str) -> float | None:
+    """Seconds of a text such as `1m30s`, `20ms` or `7`."""
+    if (seconds := _float(text)) is not None:
+        return seconds
+    parts = _SPAN.findall(text)
+    if not parts:
+        return None
+    return sum(
+        float(number) * _UNITS["ms" if unit.lower() == "ms" else unit[0].lower()] for number, unit in parts
+    )
+
+
+def _float(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if 0 <= number < 1e15 else None
+
+
+def whole_number(value: object) -> int | None:
+    """A count above zero, `None` where it is none."""
+    if isinstance(value, str) and value.isdecimal() and len(value) < 12:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _text(value: object) -> str:
+    return plain_text(value if isinstance(value, str) else str(value))

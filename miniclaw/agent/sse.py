@@ -1,0 +1,126 @@
+"""Reads the events of a model server from bytes, wherever they are cut. No I/O.
+
+More lenient than the standard, since servers are: an event counts as soon as its JSON is whole, lines that
+are no field are read as one JSON body at the end, and keep-alives of any form are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from miniclaw.errors import ModelError
+
+__all__ = ["EventReader", "read_json"]
+
+MOST_BYTES: Final = 8 * 1024 * 1024
+"""What a server may send without saying anything: a line, or an event that is not whole."""
+
+
+class EventReader:
+    """Bytes in, JSON values out.
+
+    Attributes:
+        is_done: the server said `[DONE]`.
+        is_one_body: there were no events, but one JSON body.
+    """
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self.is_one_body = False
+        self._line = b""
+        self._data = b""
+        self._event = b""
+        self._body = b""
+        self._is_start = True
+        self._is_half_break = False
+        self._has_events = False
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take bytes; returns the values that they complete.
+
+        Raises:
+            ModelError: an event is no JSON.
+        """
+        if self._is_half_break and data.startswith(b"\n"):
+            data = data[1:]
+        self._is_half_break = data.endswith(b"\r")
+        lines = (self._line + data if self._line else data).splitlines()
+        self._line = b"" if data.endswith((b"\n", b"\r")) or not lines else lines.pop()
+        if len(self._line) + len(self._data) + len(self._body) > MOST_BYTES:
+            raise ModelError(
+                "model_error", "The model server sent an event without an end.", kind="bad_stream"
+            )
+        found: list[Any] = []
+        for line in lines:
+            self._take(line, found)
+        return found
+
+    def finish(self) -> list[Any]:
+        """The values in what is left when the connection has ended.
+
+        Raises:
+            ModelError: it is no JSON.
+        """
+        found: list[Any] = []
+        if self._line:
+            line, self._line = self._line, b""
+            self._take(line, found)
+        self._take(b"", found)
+        if not self._has_events and self._body.strip():
+            self.is_one_body = True
+            found.append(read_json(self._body, "; check OPENAI_BASE_URL, which usually ends in /v1"))
+        return found
+
+    def _take(self, line: bytes, found: list[Any]) -> None:
+        if self._is_start:
+            self._is_start = False
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if line.startswith(b"data:"):
+            self._take_data(line[5:].lstrip(), found)
+        elif not line:
+            data, self._data, self._event = self._data, b"", b""
+            if data:
+                found.append(read_json(data))  # raises, or it would have been taken before
+        elif line.startswith(b"event:"):
+            self._event = line[6:].strip()
+        elif not self._has_events and not line.startswith((b":", b"id:", b"retry:")):
+            self._body += line + b"\n"
+
+    def _take_data(self, data: bytes, found: list[Any]) -> None:
+        if data.startswith(b"[DONE]"):
+            self.is_done = True
+        if not data or data.startswith((b"[DONE]", b":")) or data == b"null":
+            return
+        self._data = self._data + b"\n" + data if self._data else data
+        if (value := _whole(self._data)) is not None:
+            self._data, self._has_events = b"", True
+            is_bare = self._event == b"error" and isinstance(value, dict) and not value.get("error")
+            found.append({"error": value} if is_bare else value)
+
+
+def read_json(data: bytes, advice: str = "") -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ModelError: it is none.
+    """
+    if (value := _whole(data)) is None:
+        text = f"The model server sent something that is not JSON{advice}."
+        raise ModelError("model_error", text, kind="bad_stream", retryable=True)
+    return value
+
+
+def _whole(data: bytes) -> Any:
+    """The value, `None` where there is none (yet)."""
+    try:
+        return from_json(data)
+    except ValueError:
+        pass
+    try:
+        # Takes lone surrogates and broken UTF-8, which the other does not.
+        return json.loads(data.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,93 @@
+"""Takes the thoughts off an answer that carries them in its text, wherever the pieces are cut. No I/O."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+__all__ = ["ThinkSplitter", "split_unopened"]
+
+_TAGS: Final = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<seed:think>": "</seed:think>",
+    "[THINK]": "[/THINK]",
+    "◁think▷": "◁/think▷",
+}
+_UNOPENED: Final = re.compile(r"(.*?)^[ \t]*</think>[ \t]*$\s*", re.DOTALL | re.MULTILINE)
+
+
+class ThinkSplitter:
+    """Splits a text that begins with a block of thoughts; a tag further on is part of the answer."""
+
+    def __init__(self) -> None:
+        self._where: Literal["start", "inside", "behind", "text"] = "start"
+        self._held = ""
+        """What may be a tag, or blanks that may not belong to what is shown."""
+        self._close = ""
+        self._has_thought = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the rest of the answer is text."""
+        return self._where == "text"
+
+    def feed(self, piece: str) -> tuple[str, str]:
+        """Take a piece; returns what is text and what is thought of what can be told by now."""
+        self._held += piece
+        thought = ""
+        if self._where == "start":
+            start = self._held.lstrip()
+            tag = next((tag for tag in _TAGS if start.startswith(tag)), None)
+            if tag is not None:
+                self._where, self._close, self._held = "inside", _TAGS[tag], start[len(tag) :]
+            elif not any(tag.startswith(start) for tag in _TAGS):
+                self._where = "text"
+        if self._where == "inside":
+            thought = self._take_thought()
+        if self._where == "behind" and (text := self._held.lstrip()):
+            self._where, self._held = "text", text
+        return (self._take_all() if self.is_done else ""), thought
+
+    def finish(self) -> tuple[str, str]:
+        """What was still held back; a block that never ends is all thought."""
+        where, self._where = self._where, "text"
+        held = self._take_all()
+        return (held, "") if where == "start" else ("", self._strip(held))
+
+    def _take_thought(self) -> str:
+        inside, closing, behind = self._held.partition(self._close)
+        if closing:
+            self._where, self._held = "behind", behind
+            return self._strip(inside)
+        shown = inside[: len(inside) - _overlap(inside, self._close)].rstrip()
+        if not shown.strip():
+            return ""
+        self._held = inside[len(shown) :]
+        return self._strip(shown)
+
+    def _strip(self, inside: str) -> str:
+        """Thoughts without the blanks around the whole block."""
+        shown = inside.rstrip() if self._has_thought else inside.strip()
+        self._has_thought = self._has_thought or bool(shown)
+        return shown
+
+    def _take_all(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+
+def split_unopened(text: str) -> tuple[str, str]:
+    """Text and thoughts of a whole answer that closes a block which the server opened for the model."""
+    if "</think>" not in text or "<think>" in text:
+        return text, ""
+    match = _UNOPENED.match(text)
+    if match is None or match[1].count("```") % 2:
+        return text, ""
+    return text[match.end() :], match[1].strip()
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many characters at the end of a text may be the beginning of a tag."""
+    return next((n for n in range(min(len(tag) - 1, len(text)), 0, -1) if text.endswith(tag[:n])), 0)

@@ -1,0 +1,280 @@
+"""The trace: what each turn did, one record a model call and a tool call, as JSON Lines in a file a turn.
+
+Records are kept in memory and written by a thread, once a second at most; after a crash the last are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pydantic import BaseModel, SecretStr
+
+from miniclaw.agent.budget import Budget
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.config import Clock
+from miniclaw.errors import ModelError
+from miniclaw.memory.context import Layer
+from miniclaw.session.models import Turn, Usage
+from miniclaw.settings import TraceSettings
+from miniclaw.tools.base import ToolResult
+
+__all__ = ["ModelCall", "TraceStore", "TurnTrace", "mask", "secrets_of"]
+
+logger = logging.getLogger(__name__)
+_encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
+
+FLUSH_SECONDS: Final = 1.0
+MOST_BUFFERED: Final = 10_000
+"""Records that wait to be written; further ones are dropped."""
+SECRET_LENGTH: Final = 8
+"""A shorter one is a placeholder, and may be any word."""
+TEXT_CHARS: Final = 2_000
+"""What a record keeps of a result or of an argument that is no object."""
+DYNAMIC_LAYERS: Final = frozenset({"summary", "memory", "date"})
+"""Layers of the system prompt that change from turn to turn and are no part of its version."""
+
+_KEYS: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "cookie")
+_KEY_ENDS: Final = tuple(f"{key}{end}" for key in _KEYS for end in ('":', '\\":'))
+_KEYED: Final = re.compile(rf'(\\*"[\w-]*(?:{"|".join(_KEYS)})\\*":\s*\\*")([^"\\]+)', re.IGNORECASE)
+_MARKS: Final = (
+    *("sk-", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxs-", "whsec_"),
+    *("AKIA", "eyJ", "Bearer "),
+)
+_SHAPED: Final = re.compile(
+    r"\b(?:sk-[\w-]{16,}|(?:ghp|gho|ghs|github_pat|glpat|xox[abps]|whsec)[_-][\w-]{10,}|AKIA[0-9A-Z]{16}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)|(?<=Bearer )[\w.~+/=-]{8,}"
+)
+
+
+def secrets_of(settings: BaseModel, *more: str) -> set[str]:
+    """Every secret in the settings, and `more`; what is too short to be one is left out."""
+    found = {word for word in more if len(word) >= SECRET_LENGTH}
+    values = [getattr(settings, name) for name in type(settings).model_fields]
+    for value in values:
+        if isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, SecretStr):
+            found |= {word for word in value.get_secret_value().split() if len(word) >= SECRET_LENGTH}
+        elif isinstance(value, BaseModel):
+            found |= secrets_of(value)
+    return found
+
+
+def mask(text: str, known: Sequence[str] = ()) -> str:
+    """JSON without secrets: the known ones, and what looks like one by its shape or its key."""
+    for secret in known:
+        if secret in text:
+            # Behind an odd backslash the first character is that of an escape, such as the n of a new line.
+            text = re.sub(rf"(?<!\\)((?:\\\\)*){re.escape(secret)}", r"\1[secret]", text)
+    # Looking for a few words first costs a hundredth of what the expressions cost.
+    if any(mark in text for mark in _MARKS):
+        text = _SHAPED.sub("[secret]", text)
+    lower = text.lower()
+    if any(end in lower for end in _KEY_ENDS):
+        text = _KEYED.sub(r"\1[secret]", text)
+    return text
+
+
+class TraceStore:
+    """Writes `traces/<day>/<turn>.jsonl` and keeps as many days as it is told."""
+
+    def __init__(self, directory: Path, settings: TraceSettings, *, secrets: set[str], clock: Clock) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._secrets = sorted((json.dumps(word)[1:-1] for word in secrets), key=len, reverse=True)
+        self.clock = clock
+        self._waiting: list[tuple[str, dict[str, Any]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._day = ""
+
+    def add(self, turn_id: str, record: dict[str, Any]) -> None:
+        """Take a record; it is in the file about a second later."""
+        if not self._settings.enabled or len(self._waiting) >= MOST_BUFFERED:
+            return
+        self._waiting.append((turn_id, record))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
+
+    async def close(self) -> None:
+        """Write what is left; may be called again."""
+        if self._timer is not None:
+            self._timer.cancel()
+        while self._waiting or self._writing is not None:
+            if self._writing is None:
+                self._flush()
+            if self._writing is not None:
+                await asyncio.wait([self._writing])
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._writing is not None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
+            return
+        records, self._waiting = self._waiting, []
+        self._writing = asyncio.get_running_loop().run_in_executor(None, self._write, records)
+        self._writing.add_done_callback(self._written)
+
+    def _written(self, future: asyncio.Future[None]) -> None:
+        self._writing = None
+        if not future.cancelled() and (error := future.exception()) is not None:
+            logger.warning("the trace could not be written: %s", error)
+
+    def _write(self, records: list[tuple[str, dict[str, Any]]]) -> None:
+        today = f"{datetime.fromtimestamp(self.clock(), UTC):%Y-%m-%d}"
+        folder = self._directory / today
+        if today != self._day:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._forget(today)
+            self._day = today
+        lines: dict[str, list[str]] = {}
+        for turn_id, record in records:
+            lines.setdefault(turn_id, []).append(_encode(record))
+        for turn_id, found in lines.items():
+            text = mask("\n".join(found), self._secrets) + "\n"
+            # Not `open`, which takes ten times as long: there is a file a turn.
+            file = os.open(f"{folder}/{turn_id}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(file, text.encode("utf-8", "replace"))
+            finally:
+                os.close(file)
+
+    def _forget(self, today: str) -> None:
+        oldest = f"{datetime.fromisoformat(today) - timedelta(days=self._settings.keep_days - 1):%Y-%m-%d}"
+        for day in self._directory.glob("????-??-??"):
+            if day.name < oldest:
+                shutil.rmtree(day, ignore_errors=True)
+
+
+class TurnTrace:
+    """The records of one turn; without a store they go nowhere, and calls are logged all the same."""
+
+    def __init__(self, turn: Turn | None = None, store: TraceStore | None = None) -> None:
+        self._turn = turn
+        self._store = store
+        self._version = ""
+        self._purpose = "answer"
+
+    def part(self, purpose: str, layers: Sequence[Layer]) -> TurnTrace:
+        """The trace of a part of the turn that has a prompt of its own, which is recorded."""
+        part = TurnTrace(self._turn, self._store)
+        fixed = "\n\n".join(layer.text for layer in layers if layer.name not in DYNAMIC_LAYERS)
+        part._version = hashlib.sha256(fixed.encode("utf-8", "replace")).hexdigest()[:8]
+        part._purpose = purpose
+        shown = [{"name": layer.name, "text": layer.text} for layer in layers]
+        part._add("prompt", purpose=purpose, prompt=part._version, layers=shown)
+        return part
+
+    def model(self, usage: Usage, ms: int, *, error: str | None, **more: Any) -> None:
+        """Record and log a model call."""
+        shown = usage.to_dict()
+        session_id = self._turn.session_id if self._turn else ""
+        logger.info(
+            "model %s for %s in session %s: %s in, %s out, %d ms, %s",
+            *(usage.model, self._purpose, session_id, usage.input_tokens, usage.output_tokens, ms),
+            error or "ok",
+            extra={"session_id": session_id, "turn_id": self._turn.turn_id if self._turn else ""},
+        )
+        self._add("model", purpose=self._purpose, prompt=self._version, **shown, ms=ms, error=error, **more)
+
+    def tool(self, call: ToolCall, result: ToolResult, ms: int) -> None:
+        """Record a tool call."""
+        arguments = call.raw[:TEXT_CHARS] if call.arguments is None else call.arguments
+        self._add(
+            "tool",
+            purpose=self._purpose,
+            name=call.name,
+            call_id=call.id,
+            arguments=arguments if len(call.raw) <= TEXT_CHARS else call.raw[:TEXT_CHARS],
+            ok=result.ok,
+            ms=ms,
+            error=result.error and result.error[:TEXT_CHARS],
+            result=result.content[:TEXT_CHARS],
+        )
+
+    def _add(self, kind: str, **record: Any) -> None:
+        if self._turn is None or self._store is None:
+            return
+        turn = self._turn
+        head = {"kind": kind, "at": round(self._store.clock(), 3), "turn_id": turn.turn_id}
+        head |= {"session_id": turn.session_id, "user_id": turn.user_id, "attempt": turn.attempt}
+        self._store.add(turn.turn_id, {**head, **record})
+
+
+class ModelCall:
+    """One request to a model: counted, priced, recorded, however it ends.
+
+    A call that told no usage, or was interrupted, is counted by an estimate.
+
+    Attributes:
+        response: set by the caller when there is one.
+        size: characters that came so far.
+    """
+
+    __slots__ = ("_began", "_budget", "_messages", "_model", "_trace", "response", "size")
+
+    def __init__(self, budget: Budget, trace: TurnTrace, model: str, messages: Sequence[Message]) -> None:
+        self._budget = budget
+        self._trace = trace
+        self._model = model
+        self._messages = messages
+        self.response: LLMResponse | None = None
+        self.size = 0
+
+    def __enter__(self) -> Self:
+        self._budget.count(iterations=1)
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        response = self.response or LLMResponse()
+        usage, more = response.usage, dict[str, Any]()
+        if not usage.tokens and (self.response or self.size or not isinstance(error, ModelError)):
+            answer = rough_tokens([response.to_message()]) if self.response else self.size // 3
+            usage = Usage(input_tokens=rough_tokens(self._messages), output_tokens=answer)
+            more["estimated"] = True
+        spent = self._budget.spend(
+            Usage(
+                model=response.usage.model or self._model,
+                input_tokens=usage.input_tokens,
+                output_tokens=usage.output_tokens,
+                cached_tokens=usage.cached_tokens,
+                calls=max(1, usage.calls),
+            )
+        )
+        ms = round((time.perf_counter() - self._began) * 1000)
+        if response.tool_calls:
+            more["asked_for"] = [call.name for call in response.tool_calls]
+        self._trace.model(spent, ms, error=_reason(error, self.response), finish=response.finish, **more)
+
+
+def _reason(error: BaseException | None, response: LLMResponse | None) -> str | None:
+    if isinstance(error, ModelError):
+        return error.code
+    if error is not None:
+        return "interrupted"
+    return None if response is not None else "cut"
+
+
+def rough_tokens(messages: Sequence[Message]) -> int:
+    """A quick estimate: four bytes a token, which is about right for English and for Chinese."""
+    size = 0
+    for message in messages:
+        size += len((message.get("content") or "").encode("utf-8", "replace"))
+        if calls := message.get("tool_calls"):
+            size += sum(len(call["function"]["arguments"]) for call in calls)
+    return size // 4

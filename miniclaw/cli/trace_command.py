@@ -1,0 +1,105 @@
+"""`miniclaw trace`: what a turn did, call by call, from the files in `traces/`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from miniclaw.errors import ConfigError
+
+__all__ = ["add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("turn", nargs="?", metavar="TURN", help="a turn's id; left out = the newest")
+    parser.add_argument("--json", action="store_true", help="print the records as JSON, one a line")
+    parser.add_argument("--prompt", action="store_true", help="print the layers of the system prompt too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the records of a turn."""
+    from miniclaw.cli.start import load
+
+    records = _read(_find(load(args).data_dir / "traces", args.turn))
+    if args.json:
+        for record in records:
+            print(json.dumps(record, ensure_ascii=False))
+        return 0
+    head = records[0] if records else {}
+    print(f"turn {head.get('turn_id')} of session {head.get('session_id')}, user {head.get('user_id')}")
+    print(f"{'call':6} {'name':28} {'purpose':9} {'in':>8} {'out':>7} {'cost $':>9} {'ms':>7}  what")
+    for record in records:
+        if record["kind"] != "prompt":
+            print(_row(record))
+    _print_total([record for record in records if record["kind"] == "model"])
+    if args.prompt:
+        _print_prompts([record for record in records if record["kind"] == "prompt"])
+    return 0
+
+
+def _find(directory: Path, turn: str | None) -> Path:
+    """The file of a turn.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if turn is not None and not re.fullmatch(r"\w+", turn):
+        raise ConfigError(f"`{turn}` is no turn's id.")
+    for day in sorted(directory.glob("????-??-??"), reverse=True):
+        found = list(day.glob(f"{turn or '*'}.jsonl"))
+        if found:
+            return max(found, key=lambda path: path.stat().st_mtime_ns)
+    name = f"of turn `{turn}`" if turn else "yet"
+    raise ConfigError(
+        f"There is no trace {name} in `{directory}`; is `trace.enabled` off, or the turn too old?"
+    )
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The records; a last line that a crash cut off is left out."""
+    records = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue
+    return records
+
+
+def _row(record: dict[str, Any]) -> str:
+    if record["kind"] == "tool":
+        name, counts = record["name"], ("", "", "")
+        arguments = json.dumps(record["arguments"], ensure_ascii=False)
+        what = f"{record['error'] or 'ok'}  {arguments}"
+    else:
+        name, what = record["model"], record["error"] or ", ".join(record.get("asked_for", ())) or "answer"
+        counts = (record["input_tokens"], record["output_tokens"], _money(record["cost"]))
+    purpose = (
+        record["purpose"] if record.get("attempt", 1) == 1 else f"{record['purpose']}·{record['attempt']}"
+    )
+    left = f"{record['kind']:6} {name[:28]:28} {purpose:9} {counts[0]:>8} {counts[1]:>7} {counts[2]:>9}"
+    return f"{left} {record['ms']:>7}  {what[:200]}"
+
+
+def _money(cost: Any) -> str:
+    return f"{cost:.6f}" if isinstance(cost, int | float) else "unknown"
+
+
+def _print_total(calls: list[dict[str, Any]]) -> None:
+    costs = [record["cost"] for record in calls]
+    known = all(isinstance(cost, int | float) for cost in costs)
+    total = {name: sum(record[name] for record in calls) for name in ("input_tokens", "output_tokens", "ms")}
+    cost = _money(sum(costs)) if known else "unknown"
+    left = f"{'total':6} {f'{len(calls)} model calls':28} {'':9} {total['input_tokens']:>8}"
+    print(f"{left} {total['output_tokens']:>7} {cost:>9} {total['ms']:>7}")
+
+
+def _print_prompts(prompts: list[dict[str, Any]]) -> None:
+    for record in prompts:
+        print(f"\n# prompt {record['prompt']} ({record['purpose']})")
+        for layer in record["layers"]:
+            print(f"\n## {layer['name']}\n{layer['text']}")

@@ -1,0 +1,151 @@
+"""What the refusals of many servers mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from miniclaw.agent.failures import error_inside, explain
+from miniclaw.agent.providers import ModelInfo
+from miniclaw.agent.report import read_report, retry_after
+from miniclaw.errors import ModelError
+
+INFO = ModelInfo(name="m", where="http://host/v1")
+
+
+def meaning(status: int, body: object) -> ModelError:
+    return explain(read_report(body), status, INFO)
+
+
+def said(message: str, **fields: Any) -> dict[str, Any]:
+    return {"error": {"message": message, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "limit", "sent"),
+    [
+        (400, said("prompt is too long: 210000 tokens > 200000 maximum"), 200_000, 210_000),
+        (400, [said("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).")], 1048576, 1200000),
+        (400, said("Invalid request: Your request exceeded model token limit: 262144"), 262_144, None),
+        (400, said("Your request exceeded model token limit: 8192 (requested: 9000)"), 8192, 9000),
+        (400, {"error": "input length exceeds the context length"}, None, None),
+        (500, said("prompt too long; exceeded max context length by 123 tokens"), None, None),
+        (400, {"object": "error", "message": "The input (9000 tokens) is longer than the model's context length (8192 tokens)."}, 8192, 9000),
+        (400, said("Requested token count exceeds the model's maximum context length of 8192 tokens. You requested a total of 9000 tokens"), 8192, 9000),
+        (400, said("The decoder prompt (length 9000) is longer than the maximum model length of 8192."), 8192, 9000),
+        (422, {"error": "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens"}, 4096, 5000),
+        (400, said("Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length"), 32_768, 40_000),
+        (400, {"error": "Trying to keep the first 4500 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens"}, 4096, 4500),
+        (400, said("too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000"), 4081, 5000),
+        (413, "<html>413 Request Entity Too Large</html>", None, None),
+        (413, said("Request too large for model `x` on tokens per minute (TPM): Limit 6000, Requested 7000", code="rate_limit_exceeded"), 6000, 7000),
+        (429, said("Request too large for x on tokens per min (TPM): Limit 10000, Requested 20000.", code="rate_limit_exceeded"), 10_000, 20_000),
+        (400, said("Your input exceeds the context window of this model.", code="context_length_exceeded"), None, None),
+        (400, said("context window exceeds limit (2013)"), None, None),
+        (400, said("Input is too long for requested model."), None, None),
+        (400, said("Prompt 超长", code="1261"), None, None),
+        (400, said("This model's maximum context length is 128,000 tokens, however you requested 130,001 tokens"), 128_000, 130_001),
+        (400, said("the request exceeds the available context size. try increasing the context size"), None, None),
+        (400, said("too big", n_ctx=8192, n_prompt_tokens=9001, type="exceed_context_size_error"), 8192, 9001),
+        (200, said("This model's maximum context length is 8192 tokens"), 8192, None),
+    ],
+)  # fmt: skip
+def test_an_overflow_is_known_with_the_limit_that_it_names(
+    status: int, body: object, limit: int | None, sent: int | None
+) -> None:
+    error = meaning(status, body)
+    assert (error.code, error.kind, error.retryable) == ("context_overflow", "context_overflow", False)
+    assert (error.limit, error.requested) == (limit, sent)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "code"),
+    [
+        (400, said("API key not valid. Please pass a valid API key."), "auth", "model_auth"),
+        (403, said("no", status="PERMISSION_DENIED"), "auth", "model_auth"),
+        (200, said("no", code="invalid_api_key"), "auth", "model_auth"),
+        (400, {"code": "Arrearage", "message": "Access denied, please check your account."}, "quota", "model_quota"),
+        (403, said("Sorry, your account balance is insufficient", code=30001), "quota", "model_quota"),
+        (429, said("余额不足", code="1113"), "quota", "model_quota"),
+        (429, said("Your account balance", type="exceeded_current_quota_error"), "quota", "model_quota"),
+        (429, said("You exceeded your current quota", status="RESOURCE_EXHAUSTED"), "rate_limited", "model_rate_limited"),
+        (200, said("slow", type="rate_limit_error"), "rate_limited", "model_rate_limited"),
+        (429, said("Rate limit: Limit 30000, Used 29000, Requested 2000 tokens per min"), "rate_limited", "model_rate_limited"),
+        (404, said("no", code="DeploymentNotFound"), "model_not_found", "model_not_found"),
+        (400, said("x is not a valid model ID"), "model_not_found", "model_not_found"),
+        (400, said("Model Not Exist"), "model_not_found", "model_not_found"),
+        (404, "404 page not found", "endpoint_missing", "model_not_found"),
+        (405, None, "endpoint_missing", "model_not_found"),
+        (400, said("no", code="data_inspection_failed"), "content_filter", "model_error"),
+        (200, said("no", type="overloaded_error"), "overloaded", "model_error"),
+        (200, said("no", code="server_error"), "server", "model_error"),
+        (504, "upstream timed out", "server", "model_error"),
+        (400, said("'max_tokens' is too large: 5000. This model's maximum context length is 8192 tokens and your request has 4000 input tokens"), "refused", "model_error"),
+        (422, {"detail": "bad"}, "refused", "model_error"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_its_kind(status: int, body: object, kind: str, code: str) -> None:
+    error = meaning(status, body)
+    assert (error.kind, error.code) == (kind, code)
+    assert str(error).endswith(".") and str(error)[0].isupper()
+
+
+@pytest.mark.parametrize(
+    ("body", "message", "code", "param"),
+    [
+        ({"error": "text"}, "text", "", ""),
+        ({"error": {"message": "m", "code": 400, "param": "p"}}, "m", "400", "p"),
+        ({"errors": [{"message": "m", "code": 7}]}, "m", "7", ""),
+        ([{"error": {"message": "m", "status": "S"}}], "m", "S", ""),
+        ({"message": "m", "code": "c"}, "m", "c", ""),
+        ({"error": "E", "message": "m", "status": 429}, "m", "429", ""),
+        ({"detail": "Not Found"}, "Not Found", "", ""),
+        (
+            {"detail": [{"loc": ["body", "messages", 0, "x"], "msg": "bad"}]},
+            "messages.0.x: bad",
+            "",
+            "messages.0.x",
+        ),
+        ({"detail": []}, "", "", ""),
+        ("plain", "plain", "", ""),
+        ("<html>", "", "", ""),
+        ([], "", "", ""),
+        (None, "", "", ""),
+        (7, "", "", ""),
+    ],
+)
+def test_a_report_is_read_in_whatever_shape(body: object, message: str, code: str, param: str) -> None:
+    report = read_report(body)
+    assert (report.message, report.code, report.param) == (message, code, param)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(
+            st.sampled_from(["error", "message", "code", "detail", "details", "param", "status"]), inner
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON, st.sampled_from([200, 400, 401, 404, 413, 422, 429, 500, 529]))
+def test_whatever_a_server_says_it_is_an_error_with_a_sentence(body: object, status: int) -> None:
+    error = meaning(status, body)
+    assert str(error).endswith(".") and error.kind
+    assert error_inside(body).code
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["retry-after", "retry-after-ms", "x-ratelimit-reset"]), st.text(max_size=9)
+    )
+)
+def test_whatever_a_header_says_the_wait_is_none_or_a_number(headers: dict[str, str]) -> None:
+    wait = retry_after(headers, lambda: 0.0)
+    assert wait is None or wait >= 0

@@ -1,0 +1,901 @@
+"""Further ways in which servers bend the protocol, played like the transcripts."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.play import play
+from tests.support.replay import Body, Case, chunk, event, response_item, text_stream
+
+PARIS = {"city": "Paris"}
+ARGS = json.dumps(PARIS)
+DONE = "data: [DONE]"
+WEATHER = [("get_weather", PARIS)]
+
+
+def case_of(
+    *chunks: Any, http: Body | None = None, api: str = "chat", names: tuple[str, ...] = (), **rules: Any
+) -> Case:
+    """A transcript."""
+    expected = {"tool_calls": [{"name": name} for name in names]}
+    found = {"api": api, "request_expectations": rules, "expected": expected, "sse_chunks": list(chunks)}
+    if not chunks:
+        del found["sse_chunks"]
+    return {**found, "http": {"headers": {}, **http}} if http else found
+
+
+def calls(*parts: Body) -> Body:
+    return chunk({"tool_calls": list(parts)})
+
+
+def part(arguments: Any = None, name: str | None = None, **more: Any) -> Body:
+    function = {k: v for k, v in (("name", name), ("arguments", arguments)) if v is not None}
+    return {"function": function, **more}
+
+
+def refusal(message: str, status: int = 400, **more: Any) -> Body:
+    return {
+        "status": status,
+        "body": {"error": {"message": message, "type": "invalid_request_error", **more}},
+    }
+
+
+TOOL_STREAMS: dict[str, tuple[list[Any], list[tuple[str, Any]]]] = {
+    "no index at all": ([calls(part(ARGS, "get_weather", id="a")), chunk(finish="tool_calls")], WEATHER),
+    "index null": ([calls(part(ARGS, "get_weather", id="a", index=None)), chunk(finish="stop")], WEATHER),
+    "index a string": (
+        [calls(part('{"city":', "get_weather", id="a", index="0")), calls(part('"Paris"}', index="0")), DONE],
+        WEATHER,
+    ),
+    "index 0 for all, other ids": (
+        [
+            calls(part(ARGS, "get_weather", id="a", index=0)),
+            calls(part('{"tz":"UTC"}', "get_time", id="b", index=0)),
+            chunk(finish="tool_calls"),
+        ],
+        [*WEATHER, ("get_time", {"tz": "UTC"})],
+    ),
+    "index 0 for all, no ids": (
+        [
+            calls(part(ARGS, "get_weather", index=0)),
+            calls(part('{"city":"Rome"}', "get_weather", index=0)),
+            chunk(finish="tool_calls"),
+        ],
+        [*WEATHER, ("get_weather", {"city": "Rome"})],
+    ),
+    "two objects in one call": (
+        [calls(part(ARGS + '{"city":"Rome"}', "get_weather", id="a", index=0)), chunk(finish="tool_calls")],
+        [("get_weather", None)],
+    ),
+    "the same object twice": (
+        [calls(part(ARGS, "get_weather", id="a", index=0)), calls(part(ARGS, index=0)), chunk(finish="stop")],
+        WEATHER,
+    ),
+    "an empty object first": (
+        [calls(part("{}", "get_weather", id="a", index=0)), calls(part(ARGS, index=0)), chunk(finish="stop")],
+        WEATHER,
+    ),
+    "two calls in one chunk": (
+        [
+            calls(part(ARGS, "get_weather", id="a", index=0), part("{}", "get_time", id="b", index=1)),
+            chunk(finish="tool_calls"),
+        ],
+        [*WEATHER, ("get_time", {})],
+    ),
+    "a name that grows": (
+        [
+            calls(part("", "get_", id="a", index=0)),
+            calls(part(ARGS, "get_weather", index=0)),
+            chunk(finish="stop"),
+        ],
+        WEATHER,
+    ),
+    "two names at one index, no arguments": (
+        [
+            calls(part("", "get_time", id="a", index=0)),
+            calls(part("", "get_weather", id="a", index=0)),
+            chunk(finish="tool_calls"),
+        ],
+        [("get_time", {}), ("get_weather", {})],
+    ),
+    "ids that are numbers": (
+        [
+            calls(part('{"city":', "get_weather", id=7)),
+            calls(part('"Paris"}', id=7)),
+            chunk(finish="tool_calls"),
+        ],
+        WEATHER,
+    ),
+    "no finish, but DONE": ([calls(part(ARGS, "get_weather", id="a", index=0)), DONE], WEATHER),
+    "two ends": (
+        [calls(part(ARGS, "get_weather", index=0)), chunk(finish="stop"), chunk(finish="tool_calls"), DONE],
+        WEATHER,
+    ),
+    "a message behind the deltas": (
+        [
+            calls(part(ARGS, "get_weather", id="a", index=0)),
+            {
+                "choices": [
+                    {"message": {"tool_calls": [part(ARGS, "get_weather", id="a")]}, "finish_reason": "stop"}
+                ]
+            },
+        ],
+        WEATHER,
+    ),
+    "arguments as a list": (
+        [calls(part([1, 2], "get_weather", id="a", index=0)), DONE],
+        [("get_weather", None)],
+    ),
+    "single quotes": ([calls(part("{'city': 'Paris'}", "get_weather", id="a", index=0)), DONE], WEATHER),
+    "a line break in a string": (
+        [calls(part('{"city":"Pa\nris"}', "get_weather", id="a", index=0)), DONE],
+        [("get_weather", {"city": "Pa\nris"})],
+    ),
+    "tool_calls null": ([chunk({"content": "Hi", "tool_calls": None}), chunk(finish="tool_calls"), DONE], []),
+    "two answers side by side": (
+        [
+            {"choices": [{"index": 1, "delta": {"content": ""}}, {"index": 0, "delta": {}}]},
+            {
+                "choices": [
+                    {"index": 1, "delta": {"tool_calls": [part(ARGS, "get_weather", id="a", index=0)]}}
+                ]
+            },
+            {"choices": [{"index": 0, "delta": {"tool_calls": [part("{}", "get_time", id="b", index=0)]}}]},
+            {"choices": [{"index": 1, "delta": {}, "finish_reason": "tool_calls"}]},
+        ],
+        WEATHER,
+    ),
+}
+
+
+@pytest.mark.parametrize("mode", ["stream", "in odd pieces"])
+@pytest.mark.parametrize("name", TOOL_STREAMS)
+async def test_calls_run_once_however_they_are_written(name: str, mode: str) -> None:
+    chunks, wanted = TOOL_STREAMS[name]
+    played = await play(case_of(*chunks, names=("get_time",)), mode)
+    assert [(call.name, call.arguments) for call in played.responses[0].tool_calls] == wanted
+    assert played.ran == [pair for pair in wanted if pair[1] is not None]
+    assert played.error is None and played.end is not None
+
+
+PRINTED = {
+    "hermes, two, with a sentence before": (
+        f'Let me see.\n<tool_call>\n{{"name": "get_weather", "arguments": {ARGS}}}\n</tool_call>\n'
+        '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>',
+        "Let me see.",
+        [*WEATHER, ("get_time", {})],
+    ),
+    "hermes, not closed": (f'<tool_call>\n{{"name": "get_weather", "arguments": {ARGS}}}', "", WEATHER),
+    "hermes, single quotes": (
+        "<tool_call>{'name': 'get_weather', 'arguments': {'city': 'Paris'}}</tool_call>",
+        "",
+        WEATHER,
+    ),
+    "a brace too many": (
+        f'<tool_call>{{"name": "get_weather", "arguments": {ARGS}}}}}\n</tool_call>',
+        "",
+        WEATHER,
+    ),
+    "llama": (f'<|python_tag|>{{"name": "get_weather", "parameters": {ARGS}}}<|eom_id|>', "", WEATHER),
+    "llama, code": ('<|python_tag|>get_weather.call(city="Paris")', "", WEATHER),
+    "llama, list of code": ('[get_weather(city="Paris"), get_time()]', "", [*WEATHER, ("get_time", {})]),
+    "mistral": (f'[TOOL_CALLS] [{{"name": "get_weather", "arguments": {ARGS}}}]', "", WEATHER),
+    "mistral, with ARGS": (f"[TOOL_CALLS]get_weather[ARGS]{ARGS}", "", WEATHER),
+    "deepseek": (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{ARGS}\n```"
+        "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        WEATHER,
+    ),
+    "deepseek, newer": (
+        f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ARGS}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        "",
+        WEATHER,
+    ),
+    "deepseek DSML": (
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">'
+        "Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        "",
+        WEATHER,
+    ),
+    "invoke": (
+        '<function_calls><invoke name="get_weather"><parameter name="city">Paris</parameter></invoke></function_calls>',
+        "",
+        WEATHER,
+    ),
+    "minimax": (
+        '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n</invoke>\n'
+        "</minimax:tool_call>",
+        "",
+        WEATHER,
+    ),
+    "qwen coder": (
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</function>\n</tool_call>",
+        "",
+        WEATHER,
+    ),
+    "function and JSON": (f"<function=get_weather>{ARGS}</function>", "", WEATHER),
+    "glm": (
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n</tool_call>",
+        "",
+        WEATHER,
+    ),
+    "a list": (f'[{{"name": "get_weather", "arguments": {ARGS}}}]', "", WEATHER),
+    "inside function": (f'{{"function": {{"name": "get_weather", "parameters": {ARGS}}}}}', "", WEATHER),
+    "as the API has it": (
+        json.dumps(
+            {"tool_calls": [{"type": "function", "function": {"name": "get_weather", "arguments": ARGS}}]}
+        ),
+        "",
+        WEATHER,
+    ),
+    "two as the API has them": (
+        json.dumps(
+            {"tool_calls": [{"name": "get_weather", "arguments": PARIS}, {"name": "get_time", "args": {}}]}
+        ),
+        "",
+        [*WEATHER, ("get_time", {})],
+    ),
+    "doubled braces": (f'{{{{"name": "get_weather", "arguments": {ARGS}}}}}', "", WEATHER),
+    "doubled braces behind a mark": (
+        f'<tool_call>{{{{"name": "get_weather", "arguments": {ARGS}}}}}</tool_call>',
+        "",
+        WEATHER,
+    ),
+    "fenced, no language": (f'```\n{{"name": "get_weather", "arguments": {ARGS}}}\n```', "", WEATHER),
+    "behind thoughts": (
+        f'<think>hm</think>\n<tool_call>{{"name": "get_weather", "arguments": {ARGS}}}</tool_call>',
+        "",
+        WEATHER,
+    ),
+    "an unknown tool": ('<tool_call>{"name": "rm", "arguments": {}}</tool_call>', None, []),
+    "a tool that is described": ('{"name": "get_weather", "description": "x", "parameters": {}}', None, []),
+    "an answer in JSON": ('{"name": "Alice", "age": 3}', None, []),
+    "a call in the middle of a text": (
+        f'Send {{"name": "get_weather", "arguments": {ARGS}}} to it.',
+        None,
+        [],
+    ),
+    "a fenced call behind a text": (
+        f'So:\n```json\n{{"name": "get_weather", "arguments": {ARGS}}}\n```',
+        None,
+        [],
+    ),
+    "a text about tags": ("A model writes <tool_call> and then [TOOL_CALLS] or <think>.", None, []),
+    "code": ("```python\nprint(get_weather('Paris'))\n```", None, []),
+    "a list of numbers": ("[1, 2]", None, []),
+    "half a tag at the end": ("a < b <tool_", None, []),
+}
+
+
+@pytest.mark.parametrize("mode", ["stream", "in odd pieces"])
+@pytest.mark.parametrize("name", PRINTED)
+async def test_a_call_printed_as_text_runs_and_everything_else_is_shown(name: str, mode: str) -> None:
+    printed, text, wanted = PRINTED[name]
+    size = 3 if mode == "in odd pieces" else 40
+    pieces = [chunk({"content": printed[i : i + size]}) for i in range(0, len(printed), size)]
+    played = await play(case_of(*pieces, chunk(finish="stop"), DONE, names=("get_time",)), mode)
+    assert played.ran == wanted
+    assert played.text.strip() == (printed if text is None else text).strip()
+    assert played.responses[0].text.strip() == played.text.strip()
+    assert played.responses[0].finish == ("tool_calls" if wanted else "stop")
+
+
+async def test_a_call_printed_inside_thoughts_runs_when_there_is_no_answer() -> None:
+    printed = f"<|tool_call_begin|>functions.get_weather:0<|tool_call_argument_begin|>{ARGS}<|tool_call_end|>"
+    played = await play(case_of(chunk({"reasoning_content": f"So: {printed}"}), chunk(finish="stop")))
+    assert played.ran == WEATHER and played.responses[0].reasoning.strip() == "So:"
+
+
+async def test_printed_copies_of_structured_calls_are_neither_run_nor_shown() -> None:
+    printed = f'<tool_call>{{"name": "get_weather", "arguments": {ARGS}}}</tool_call>'
+    chunks = [
+        chunk({"content": printed}),
+        calls(part(ARGS, "get_weather", id="a", index=0)),
+        chunk(finish="stop"),
+    ]
+    played = await play(case_of(*chunks))
+    assert (played.ran, played.text) == (WEATHER, "")
+
+
+TEXTS: dict[str, tuple[list[Any], str, str]] = {
+    "a list of parts": (
+        [
+            chunk({"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]}),
+            chunk({"content": [{"type": "text", "text": "H"}, {"type": "output_text", "text": "i"}, "!", 5]}),
+            chunk(finish="stop"),
+        ],
+        "Hi!",
+        "hm",
+    ),
+    "a refusal": (
+        [chunk({"content": None, "refusal": "I can"}), chunk({"refusal": "not."}), DONE],
+        "I cannot.",
+        "",
+    ),
+    "finish before the last text": (
+        [chunk({"content": "H"}, "stop"), chunk({"content": "i"}), DONE],
+        "Hi",
+        "",
+    ),
+    "CRLF and named events": (
+        ["event: message\r\ndata: " + json.dumps(chunk({"content": "Hi"}, "stop"))],
+        "Hi",
+        "",
+    ),
+    "a BOM": (["\ufeffdata: " + json.dumps(chunk({"content": "湖"}, "stop"))], "湖", ""),
+    "no blank between data and its value": (
+        ["data:" + json.dumps(chunk({"content": "Hi"}, "stop"))],
+        "Hi",
+        "",
+    ),
+    "JSON over several lines": (
+        ["data: " + json.dumps(chunk({"content": "Hi"}, "stop"), indent=1).replace("\n", "\ndata: ")],
+        "Hi",
+        "",
+    ),
+    "no empty line between events": (
+        [f"data: {json.dumps(chunk({'content': 'H'}))}\ndata: {json.dumps(chunk({'content': 'i'}, 'stop'))}"],
+        "Hi",
+        "",
+    ),
+    "ids and retry times": (
+        ["id: 1\nretry: 5\ndata: " + json.dumps(chunk({"content": "Hi"}, "stop"))],
+        "Hi",
+        "",
+    ),
+    "usage null": ([chunk({"content": "Hi"}, usage=None), chunk(finish="stop", usage=None), DONE], "Hi", ""),
+    "azure filter results": (
+        [
+            {"choices": [{"index": 0, "content_filter_results": {}, "finish_reason": None}]},
+            chunk({"content": "Hi"}),
+            {"choices": [{"index": 0, "content_filter_offsets": {}, "finish_reason": None}]},
+            chunk(finish="stop"),
+            DONE,
+        ],
+        "Hi",
+        "",
+    ),
+    "thoughts that the server opened": (
+        [chunk({"content": "So I greet.\n"}), chunk({"content": "</think>\n\nHi"}), chunk(finish="stop")],
+        "Hi",
+        "So I greet.",
+    ),
+    "thoughts in details": (
+        [
+            chunk({"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "h"}]}),
+            chunk({"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "m"}]}),
+            chunk({"content": "Hi"}),
+            chunk(finish="stop"),
+        ],
+        "Hi",
+        "hm",
+    ),
+    "a whole body in a stream": (
+        [json.dumps({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}, indent=1)],
+        "Hi",
+        "",
+    ),
+    "garbage behind the end": ([chunk({"content": "Hi"}, "stop"), "data: {broken"], "Hi", ""),
+    "an unknown reason of the end": ([chunk({"content": "Hi"}, "eos_token"), DONE], "Hi", ""),
+}
+
+
+@pytest.mark.parametrize("mode", ["stream", "in odd pieces"])
+@pytest.mark.parametrize("name", TEXTS)
+async def test_a_text_is_read_however_it_is_sent(name: str, mode: str) -> None:
+    chunks, text, thoughts = TEXTS[name]
+    played = await play(case_of(*chunks), mode)
+    assert played.error is None and len(played.requests) == 1
+    assert (played.responses[0].text, played.responses[0].reasoning) == (text, thoughts)
+    assert played.responses[0].finish == "stop"
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "cached_tokens": 2}},
+        {
+            "choices": [],
+            "x_groq": {"usage": {"prompt_tokens": 7, "completion_tokens": 3, "prompt_cache_hit_tokens": 2}},
+        },
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {},
+                    "usage": {
+                        "prompt_tokens": 7,
+                        "completion_tokens": 3,
+                        "prompt_tokens_details": {"cached_tokens": 2},
+                    },
+                }
+            ]
+        },
+    ],
+)
+async def test_usage_is_found_wherever_it_stands(usage: Body) -> None:
+    played = await play(case_of(chunk({"content": "Hi"}, "stop"), usage, DONE))
+    found = played.responses[0].usage
+    assert (found.input_tokens, found.output_tokens, found.cached_tokens, found.calls) == (7, 3, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "code"),
+    [
+        ("insufficient_system_resource", "overloaded", "model_error"),
+        ("network_error", "server", "model_error"),
+        ("error", "stream_error", "model_error"),
+        ("abort", "stream_cut", "model_unreachable"),
+        ("model_context_window_exceeded", "context_overflow", "context_overflow"),
+    ],
+)
+async def test_a_reason_of_the_end_that_is_a_failure_is_one(reason: str, kind: str, code: str) -> None:
+    played = await play(case_of(chunk({"content": "Par"}), chunk(finish=reason), DONE))
+    assert played.error is not None
+    assert (played.error.kind, played.error.code, played.text) == (kind, code, "Par")
+    assert len(played.requests) == 1  # something was shown
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "sensitive", "SAFETY"])
+async def test_a_filtered_answer_runs_no_calls(reason: str) -> None:
+    chunks = [
+        chunk({"content": "I can"}),
+        calls(part(ARGS, "get_weather", id="a", index=0)),
+        chunk(finish=reason),
+    ]
+    played = await play(case_of(*chunks))
+    assert (played.responses[0].finish, played.ran, played.text) == ("content_filter", [], "I can")
+
+
+async def test_an_answer_that_reached_its_length_keeps_its_text_and_runs_no_call() -> None:
+    played = await play(case_of(chunk({"content": "long"}), chunk(finish="length"), DONE))
+    assert (played.responses[0].text, played.responses[0].finish) == ("long", "length")
+    whole = [calls(part(ARGS, "get_weather", id="a", index=0)), chunk(finish="length"), DONE]
+    played = await play(case_of(*whole))
+    assert [call.arguments for call in played.responses[0].tool_calls] == [None] and not played.ran
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ('event: error\ndata: {"message": "busy", "type": "overloaded_error"}', "overloaded"),
+        ('data: {"error": "something broke"}', "stream_error"),
+        ('data: {"error": {"code": 429, "message": "slow down"}}', "rate_limited"),
+        (
+            'data: {"object": "error", "message": "maximum context length is 8192 tokens", "code": 400}',
+            "context_overflow",
+        ),
+        ("data: {broken", "bad_stream"),
+        ("<html>hello</html>", "bad_stream"),
+        (": nothing", "stream_cut"),
+        ("data: [DONE]", "bad_stream"),
+    ],
+)
+async def test_a_stream_that_says_that_it_failed_is_asked_for_once_more(said: str, kind: str) -> None:
+    played = await play(case_of(said))
+    assert played.error is not None and played.error.kind == kind
+    assert len(played.requests) == {"context_overflow": 1, "rate_limited": 3, "overloaded": 3}.get(kind, 2)
+
+
+async def test_a_stream_that_is_cut_before_anything_was_shown_is_asked_for_again() -> None:
+    case = case_of(*text_stream("Hi"), http={"status": 200, "body": ": nothing\n\n"}, fail_first=1)
+    played = await play(case)
+    assert (played.text, len(played.requests)) == ("Hi", 2)
+
+
+async def test_a_prompt_that_the_server_cannot_have_read_whole_is_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    usage = {"choices": [], "usage": {"prompt_tokens": 2048, "completion_tokens": 3}}
+    played = await play(case_of(chunk({"content": "Hi"}, "stop"), usage, DONE, min_prompt_chars=40_000))
+    assert "read 2048 tokens of a longer prompt" in played.responses[0].warning
+    assert "OLLAMA_CONTEXT_LENGTH" in caplog.text
+    short = await play(case_of(chunk({"content": "Hi"}, "stop"), usage, DONE, min_prompt_chars=6_000))
+    assert short.responses[0].warning == ""
+
+
+# --- what is refused and sent otherwise -------------------------------------------------------------------
+
+HI = text_stream("Hi")
+ADAPTED: dict[str, tuple[Body, Body, Body]] = {
+    "max_completion_tokens": (
+        {"send": {"max_tokens": 9}, "reject_if": [{"path": "max_tokens", "exists": True}]},
+        refusal("Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."),
+        {"max_completion_tokens": 9},
+    ),
+    "max_tokens": (
+        {
+            "send": {"max_completion_tokens": 9},
+            "reject_if": [{"path": "max_completion_tokens", "exists": True}],
+        },
+        refusal("max_completion_tokens: Extra inputs are not permitted"),
+        {"max_tokens": 9},
+    ),
+    "max_tokens too large": (
+        {"send": {"max_tokens": 99_999}, "reject_if": [{"path": "max_tokens", "equals": 99_999}]},
+        refusal("max_tokens is too large: 99999. This model supports at most 4096 completion tokens."),
+        {"max_tokens": 4096},
+    ),
+    "max_tokens out of range": (
+        {"send": {"max_tokens": 99_999}, "reject_if": [{"path": "max_tokens", "equals": 99_999}]},
+        refusal("Range of max_tokens should be [1, 8192]"),
+        {"max_tokens": 8192},
+    ),
+    "temperature": (
+        {"send": {"temperature": 0.5}, "reject_if": [{"path": "temperature", "exists": True}]},
+        refusal(
+            "Unsupported value: 'temperature' does not support 0.5 with this model. Only the default (1) value is."
+        ),
+        {"temperature": None},
+    ),
+    "parallel_tool_calls": (
+        {
+            "send": {"parallel_tool_calls": True},
+            "reject_if": [{"path": "parallel_tool_calls", "exists": True}],
+        },
+        {
+            "status": 422,
+            "body": {"detail": [{"loc": ["body", "parallel_tool_calls"], "msg": "extra fields"}]},
+        },
+        {"parallel_tool_calls": None},
+    ),
+    "n": (
+        {"send": {"n": 1}, "reject_if": [{"path": "n", "exists": True}]},
+        refusal("Unrecognized request argument supplied: n"),
+        {"n": None},
+    ),
+    "logprobs": (
+        {"send": {"logprobs": True}, "reject_if": [{"path": "logprobs", "exists": True}]},
+        refusal("bad", param="logprobs"),
+        {"logprobs": None},
+    ),
+    "stream": (
+        {"reject_if": [{"path": "stream", "exists": True}]},
+        refusal(
+            "Unsupported value: 'stream' does not support true with this model. stream_options not supported."
+        ),
+        {"stream": None, "stream_options": None},
+    ),
+    "tool_choice twice": (
+        {"send": {"tool_choice": "required"}, "reject_if": [{"path": "tool_choice", "exists": True}]},
+        refusal("tool_choice is not supported"),
+        {"tool_choice": None},
+    ),
+    "tools": (
+        {"reject_if": [{"path": "tools", "exists": True}]},
+        {"status": 400, "body": {"error": "registry.ollama.ai/library/x does not support tools"}},
+        {"tools": None},
+    ),
+    "tools without a parser": (
+        {"send": {"tool_choice": "auto"}, "reject_if": [{"path": "tools", "exists": True}]},
+        refusal('"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+        {"tools": None, "tool_choice": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+async def test_a_refused_parameter_is_dropped_or_changed_once_and_remembered(name: str) -> None:
+    rules, http, wanted = ADAPTED[name]
+    case = case_of(*HI, http=http, **rules)
+    played = await play(case, turns=2)
+    assert (played.error, played.text) == (None, "Hi")
+    assert {key: played.answered[0].get(key) for key in wanted} == wanted
+    assert len(played.answered) == 2 and len(played.requests) <= 4
+    assert played.answered[1] == played.answered[0]
+
+
+HISTORY: dict[str, tuple[str, Body, Body]] = {
+    "content null": (
+        "no_content",
+        {"check": "assistant_tool_call_with_null_content"},
+        refusal("Invalid value for 'content': expected a string, got null.", param="messages.[2].content"),
+    ),
+    "content missing": (
+        "missing_content",
+        {"check": "assistant_without_content_key"},
+        refusal("messages.2: missing field `content`"),
+    ),
+    "call ids": (
+        "assistant_tool_call_then_tool",
+        {"check": "tool_call_id_regex", "regex": "^[a-zA-Z0-9]{9}$"},
+        refusal("Tool call id was call_a but must be a-z, A-Z, 0-9, with a length of 9."),
+    ),
+    "names in the history": (
+        "odd_name",
+        {"check": "tool_name_regex", "regex": "^[a-zA-Z0-9_-]{1,64}$"},
+        refusal("Invalid 'messages[2].tool_calls[0].function.name': string does not match pattern."),
+    ),
+    "an orphan": ("orphan_tool_after_trim", {"check": "orphan_tool_message"}, refusal("bad")),
+    "system in the middle, as a failure of the server": (
+        "system_in_the_middle",
+        {"check": "system_not_single_first"},
+        refusal("System message must be at the beginning.", 500),
+    ),
+    "developer": (
+        "developer",
+        {"path": "messages[*].role", "equals": "developer"},
+        refusal("'developer' is not one of ['system', 'assistant', 'user', 'tool'] - 'messages.0.role'"),
+    ),
+    "system": (
+        "two_user_messages",
+        {"path": "messages[*].role", "equals": "system"},
+        refusal("Unsupported value: 'messages[0].role' does not support 'system' with this model."),
+    ),
+    "thoughts of every message": (
+        "thoughtless",
+        {"check": "any_assistant_without_reasoning_content"},
+        refusal("The reasoning_content in the thinking mode must be passed back to the API."),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HISTORY)
+async def test_a_history_is_sent_as_the_server_takes_it(name: str) -> None:
+    history, rule, http = HISTORY[name]
+    played = await play(case_of(*HI, http=http, history=history, reject_if=[rule]), turns=2)
+    assert (played.error, played.text) == (None, "Hi")
+    assert len(played.answered) == 2 and len(played.requests) <= 4
+
+
+async def test_a_schema_is_sent_with_what_the_server_knows() -> None:
+    message = "Invalid JSON payload received. Unknown name \"$defs\" at 'tools[0].function_declarations[0].parameters'"
+    keys = ["$defs", "$ref", "anyOf", "additionalProperties", "default", "const", "format", "title"]
+    rule = {"check": "schema_has_key", "keys": keys}
+    played = await play(case_of(*HI, http=refusal(message), schema=True, reject_if=[rule]))
+    assert played.error is None and len(played.requests) == 2
+    (schema,) = {json.dumps(tool["function"]["parameters"]) for tool in played.answered[0]["tools"]}
+    assert json.loads(schema) == {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "description": "where"},
+            "default": {"type": "object", "properties": {"x": {"type": "integer"}}},
+            "kind": {"enum": ["a"]},
+            "many": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+        },
+        "required": ["city"],
+    }
+
+
+async def test_a_tool_with_a_name_that_no_server_takes_runs_under_its_own() -> None:
+    name = "calendar.list 事件"
+    wire = "calendar_list_"
+    played = await play(case_of(*HI, names=(name,)))
+    sent = [tool["function"]["name"] for tool in played.requests[0]["tools"]]
+    (fitted,) = [each for each in sent if each.startswith(wire)]
+    case = case_of(calls(part(ARGS, fitted, id="a", index=0)), chunk(finish="tool_calls"), names=(name,))
+    played = await play(case)
+    assert played.ran == [(name, PARIS)]
+    assert played.requests[1]["messages"][-2]["tool_calls"][0]["function"]["name"] == fitted
+    assert played.steps[-2]["tool_calls"][0]["function"]["name"] == name
+
+
+async def test_a_refusal_that_teaches_nothing_is_an_error_at_once() -> None:
+    played = await play(case_of(http=refusal("I do not like you.")))
+    assert played.error is not None and played.error.kind == "refused"
+    assert len(played.requests) == 1
+
+
+async def test_a_server_that_refuses_everything_is_given_up() -> None:
+    message = "bad temperature, max_tokens, stream_options, content is blank, roles must alternate, reasoning_content"
+    played = await play(case_of(http=refusal(message), send={"temperature": 1, "max_tokens": 5}))
+    assert played.error is not None and 3 < len(played.requests) < 20
+
+
+async def test_a_change_that_did_not_help_is_not_made_again() -> None:
+    played = await play(case_of(http=refusal("content must not be blank, and is required to be a string")))
+    assert (
+        played.error is not None and len(played.requests) == 3
+    )  # as it was, without a text, with an empty one
+
+
+async def test_what_another_server_sealed_is_kept_from_this_one() -> None:
+    played = await play(case_of(*HI, history="signed_by_another"))
+    (message,) = [m for m in played.requests[0]["messages"] if m.get("tool_calls")]
+    assert message.keys() == {"role", "content", "tool_calls"}
+    assert message["tool_calls"][0].keys() == {"id", "type", "function"}
+
+
+# --- the Responses API ------------------------------------------------------------------------------------
+
+
+def responses_case(*chunks: Any, **more: Any) -> Case:
+    return case_of(*chunks, api="responses", **more)
+
+
+async def test_a_response_that_failed_is_an_error_of_its_kind() -> None:
+    for code, kind, asked in (
+        ("server_error", "server", 3),
+        ("rate_limit_exceeded", "rate_limited", 3),
+        ("context_length_exceeded", "context_overflow", 1),
+        ("odd", "stream_error", 2),
+    ):
+        failed = {"id": "r", "status": "failed", "error": {"code": code, "message": "no"}}
+        played = await play(responses_case(event("response.failed", response=failed)))
+        assert played.error is not None and (played.error.kind, len(played.requests)) == (kind, asked)
+
+
+async def test_a_response_that_is_cut_is_no_answer() -> None:
+    played = await play(responses_case(event("response.output_text.delta", output_index=0, delta="Hal")))
+    assert played.error is not None and (played.error.kind, played.text) == ("stream_cut", "Hal")
+
+
+async def test_an_incomplete_response_runs_no_calls() -> None:
+    item = {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": ARGS}
+    for reason, finish in (("max_output_tokens", "length"), ("content_filter", "content_filter")):
+        body = {"status": "incomplete", "output": [item], "incomplete_details": {"reason": reason}}
+        played = await play(responses_case(event("response.incomplete", response=body)))
+        assert (played.responses[0].finish, played.ran) == (finish, [])
+
+
+async def test_thoughts_and_calls_of_a_response_go_back_in_their_order() -> None:
+    thoughts = [
+        {"type": "reasoning", "id": f"rs_{n}", "summary": [], "encrypted_content": "x", "status": "completed"}
+        for n in (1, 2)
+    ]
+    made = [
+        {
+            "type": "function_call",
+            "id": f"fc_{n}",
+            "call_id": f"call_{n}",
+            "name": "get_weather",
+            "arguments": f'{{"n":{n}}}',
+        }
+        for n in (1, 2)
+    ]
+    message = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]}
+    body = {"status": "completed", "output": [thoughts[0], message, made[0], thoughts[1], made[1]]}
+    played = await play(responses_case(event("response.completed", response=body)))
+    sent = played.answered[1]["input"]
+    assert [(item.get("type"), item.get("id") or item.get("call_id")) for item in sent[1:]] == [
+        ("reasoning", "rs_1"),
+        (None, None),
+        ("function_call", "call_1"),
+        ("reasoning", "rs_2"),
+        ("function_call", "call_2"),
+        ("function_call_output", "call_1"),
+        ("function_call_output", "call_2"),
+    ]
+    assert sent[2] == {"role": "assistant", "content": "so"}
+    assert "status" not in sent[1]
+    assert (played.text, played.end and played.end.response.text) == ("so", "done")
+
+
+async def test_a_thought_that_the_server_kept_for_itself_does_not_go_back() -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]}
+    call = {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": ARGS}
+    body = {"status": "completed", "output": [thought, call]}
+    played = await play(responses_case(event("response.completed", response=body)))
+    assert [item.get("type") for item in played.answered[1]["input"][1:]] == [
+        "function_call",
+        "function_call_output",
+    ]
+    assert (played.ran, played.responses[0].reasoning) == (WEATHER, "hm")
+
+
+async def test_a_request_leaves_nothing_with_the_server_unless_asked() -> None:
+    whole = event("response.completed", response=response_item("Hi"))
+    body = (await play(responses_case(whole))).requests[0]
+    assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
+    assert (body["instructions"], body["stream"]) == ("be good", True)
+    assert {tool["type"] for tool in body["tools"]} == {"function"} and "name" in body["tools"][0]
+    assert "stream_options" not in body and "messages" not in body
+    asked = (await play(responses_case(whole, send={"store": True}))).requests[0]
+    assert asked["store"] is True and "include" not in asked
+
+
+RESPONSES_ADAPTED: dict[str, tuple[Body, Body]] = {
+    "previous_response_id": (
+        refusal("Previous response with id 'resp_x' not found.", param="previous_response_id"),
+        {
+            "send": {"previous_response_id": "x"},
+            "reject_if": [{"path": "previous_response_id", "exists": True}],
+        },
+    ),
+    "include": (
+        refusal("Encrypted content is not supported with this model.", param="include"),
+        {"reject_if": [{"path": "include", "exists": True}]},
+    ),
+    "reasoning": (
+        refusal("Unsupported parameter: 'reasoning.effort' is not supported.", param="reasoning.effort"),
+        {"send": {"reasoning": {"effort": "low"}}, "reject_if": [{"path": "reasoning", "exists": True}]},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESPONSES_ADAPTED)
+async def test_what_a_responses_server_refuses_is_left_out(name: str) -> None:
+    http, rules = RESPONSES_ADAPTED[name]
+    whole = event("response.completed", response=response_item("Hi"))
+    played = await play(responses_case(whole, http=http, **rules))
+    assert (played.error, played.text, len(played.requests)) == (None, "Hi", 2)
+
+
+async def test_a_response_is_read_without_item_events_indices_or_deltas() -> None:
+    item = {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": ""}
+    done: Body = {"status": "completed", "output": [], "error": None}
+    played = await play(
+        responses_case(
+            event("response.reasoning_summary_text.delta", delta="one"),
+            event("response.reasoning_summary_part.added", summary_index=1),
+            event("response.reasoning_summary_text.delta", delta="two"),
+            event("response.output_item.added", item=item),
+            event("response.function_call_arguments.delta", delta=ARGS[:5]),
+            event("response.function_call_arguments.delta", delta=ARGS[5:]),
+            event("response.completed", response=done),
+        )
+    )
+    assert played.ran == WEATHER and played.responses[0].reasoning == "one\n\ntwo"
+
+
+async def test_a_refusal_of_the_responses_api_is_a_text() -> None:
+    played = await play(
+        responses_case(
+            event("response.refusal.delta", output_index=0, delta="No."),
+            event("response.completed", response={"status": "completed", "output": []}),
+        )
+    )
+    assert played.text == "No."
+
+
+async def test_a_server_without_the_responses_api_says_what_to_set() -> None:
+    played = await play(responses_case(http={"status": 404, "body": {"detail": "Not Found"}}))
+    assert played.error is not None and played.error.kind == "endpoint_missing"
+    assert "model.api" in str(played.error) and len(played.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        ("Item with id 'rs_1' not found. Items are not persisted when `store` is set to false.", 404),
+        ("The encrypted content gAAA could not be verified.", 400),
+    ],
+)
+async def test_sealed_thoughts_that_are_not_taken_back_are_left_out(message: str, status: int) -> None:
+    thought = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}
+    call = {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": PARIS}
+    body = {"status": "completed", "output": [thought, call]}
+    case = responses_case(
+        event("response.completed", response=body),
+        http=refusal(message, status),
+        reject_if=[{"path": "input[*].type", "equals": "reasoning"}],
+    )
+    played = await play(case)
+    assert played.error is None and played.ran == WEATHER
+    assert [item.get("type") for item in played.answered[1]["input"][1:]] == [
+        "function_call",
+        "function_call_output",
+    ]
+
+
+async def test_a_signature_that_is_not_taken_back_is_left_out() -> None:
+    signed = part(ARGS, "get_weather", id="a", index=0, extra_content={"google": {"thought_signature": "x"}})
+    case = case_of(
+        calls(signed),
+        chunk(finish="stop"),
+        http=refusal('Unknown name "extra_content"'),
+        reject_if=[{"path": "messages[*].tool_calls[*].extra_content", "exists": True}],
+    )
+    played = await play(case)
+    assert played.error is None and len(played.requests) == 3
+    assert "extra_content" not in str(played.answered[1]) and "extra_content" in str(played.requests[1])
+
+
+async def test_structured_thoughts_go_back_as_they_came() -> None:
+    detail = {"type": "reasoning.encrypted", "index": 0, "data": "x"}
+    first = chunk({"reasoning_details": [detail], "tool_calls": [part(ARGS, "get_weather", id="a", index=0)]})
+    played = await play(case_of(first, chunk(finish="tool_calls")))
+    assert played.answered[1]["messages"][-2]["reasoning_details"] == [detail]
+    assert "provider_data" not in str(played.answered[1])
+
+
+async def test_a_response_in_one_piece_is_read_too() -> None:
+    call = {"type": "function_call", "call_id": "a", "name": "get_weather", "arguments": ARGS}
+    reasoning = {"type": "reasoning", "id": "r", "summary": [{"text": "one"}], "content": [{"text": "two"}]}
+    body = {**response_item("Hi"), "output": [reasoning, *response_item("Hi")["output"], call]}
+    played = await play(responses_case(json.dumps(body)))
+    assert (played.text, played.reasoning, played.ran) == ("Hi", "one\n\ntwo", WEATHER)
