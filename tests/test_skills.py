@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from miniclaw.cli import main
 from miniclaw.errors import SkillError
 from miniclaw.skills import BUNDLED, Skill, SkillLoader, SkillManager, skill_tools
 from miniclaw.text import estimate_tokens
 from miniclaw.tools import ToolRegistry
+from miniclaw.tools.builtins.order_status_tool import get_order_status
 
 
 def standard(root: Path, name: str, head: str = "", body: str = "Do it.", directory: str = "") -> Path:
@@ -57,6 +61,7 @@ def test_a_standard_file_with_all_its_fields(tmp_path: Path) -> None:
         tags=("post", "信件"),
         system_prompt="# Letters\n\n---\nBe kind.",
         trigger=("write a letter", "写信"),
+        allowed_tools=("Read", "Bash"),
         path=path,
     )
     assert SkillLoader().load_file(path.parent) == SkillLoader().load_file(path)
@@ -346,19 +351,246 @@ async def test_the_model_reads_a_skill_by_its_name(tmp_path: Path) -> None:
     standard(tmp_path, "a", "description: x\nrequired_tools: grep, read_file", body="# Steps")
     result = await tools.execute("load_skill", {"name": "a"})
     assert result.content == "# Steps\n\nIt counts on these tools: grep, read_file."
-    assert result.data == {"name": "a", "required_tools": ["grep", "read_file"]}
-    assert [tool.risk for tool in tools] == ["read"]
+    assert result.data == {"name": "a", "required_tools": ["grep", "read_file"], "files": []}
+    assert {tool.risk for tool in tools} == {"read"}
+
+
+async def test_files_beside_a_skill_are_read_by_the_names_that_load_skill_gives(tmp_path: Path) -> None:
+    root = standard(tmp_path / "skills", "a").parent
+    (root / "references").mkdir()
+    (root / "references" / "接口.md").write_text("the API", encoding="utf-8")
+    (root / ".hidden").write_text("no", encoding="utf-8")
+    (root / "picture.bin").write_bytes(b"\xff\xfe\x00")
+    (root / "large.txt").write_bytes(b"x" * (257 * 1024))
+    tools = ToolRegistry(skill_tools(SkillManager([tmp_path / "skills"])))
+    loaded = await tools.execute("load_skill", {"name": "a"})
+    assert loaded.data["files"] == ["large.txt", "picture.bin", "references/接口.md"]
+    assert "references/接口.md" in loaded.content
+    found = await tools.execute("read_skill_file", {"name": "a", "path": "references/接口.md"})
+    assert found.content == "the API"
+    for path, why in [
+        ("picture.bin", "cannot be read as text"),
+        ("large.txt", "larger"),
+        (".hidden", "no file"),
+        ("SKILL.md", "no file"),
+        ("references", "no file"),
+    ]:
+        result = await tools.execute("read_skill_file", {"name": "a", "path": path})
+        assert not result.ok and why in result.content
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
+@pytest.mark.parametrize(
+    "path", ["../secret.txt", "{root}/secret.txt", "link.txt", "out/secret.txt", "a\x00b"]
+)
+async def test_no_file_outside_a_skill_is_read(tmp_path: Path, path: str) -> None:
+    root = standard(tmp_path / "skills", "a").parent
+    (tmp_path / "outside").mkdir()
+    for secret in (tmp_path / "skills" / "secret.txt", tmp_path / "outside" / "secret.txt"):
+        secret.write_text("secret", encoding="utf-8")
+    (root / "link.txt").symlink_to(tmp_path / "outside" / "secret.txt")
+    (root / "out").symlink_to(tmp_path / "outside")
+    tools = ToolRegistry(skill_tools(SkillManager([tmp_path / "skills"])))
+    wanted = path.replace("{root}", str(tmp_path / "skills"))
+    result = await tools.execute("read_skill_file", {"name": "a", "path": wanted})
+    assert not result.ok and "secret" not in result.content.replace(wanted, "")
+
+
+# --- what a skill needs, and what it is content with ------------------------------------------------------
+
+
+def gated(root: Path, head: str, **more: Any) -> SkillManager:
+    standard(root, "a", f"description: x\nmetadata:\n  trigger: hello\n  {head}")
+    return SkillManager([root], **more)
+
+
+@pytest.mark.parametrize(
+    ("head", "lacks"),
+    [
+        ("required_tools: send_mail", "there is no tool `send_mail`"),
+        ("required_programs: no-such-program-here", "the program `no-such-program-here`"),
+        ("required_env: MAIL_KEY", "`MAIL_KEY`, which the skill requires, is not set"),
+    ],
+)
+async def test_a_skill_that_lacks_something_is_found_with_its_line_and_never_offered(
+    tmp_path: Path, head: str, lacks: str
+) -> None:
+    manager = gated(tmp_path, head, tools=lambda: {"other"})
+    [finding] = manager.findings
+    assert lacks in finding.reason and finding.line == 6
+    assert manager.prompt({"a"}, token_limit=500) == ""
+    assert manager.match("hello") == [] and lacks in manager.rows()[0]["missing"]
+    with pytest.raises(SkillError, match="cannot be used"):
+        manager.activate((), "a")
+    result = await ToolRegistry(skill_tools(manager)).execute("load_skill", {"name": "a"})
+    assert not result.ok and lacks in result.content
+
+
+def test_a_skill_whose_needs_are_met_is_offered(tmp_path: Path) -> None:
+    needs = "required_tools: send_mail\n  required_programs: sh\n  required_env: MAIL_KEY"
+    manager = gated(tmp_path, needs, tools=lambda: {"send_mail"}, env={"MAIL_KEY": "x"})
+    assert manager.findings == () and manager.activate((), "a") == {"a"}
+
+
+def test_a_tool_that_comes_later_lets_its_skill_in(tmp_path: Path) -> None:
+    tools: set[str] = set()
+    manager = gated(tmp_path, "required_tools: send_mail", tools=lambda: tools)
+    assert manager.match("hello") == []
+    tools.add("send_mail")
+    assert [skill.name for skill, _ in manager.match("hello")] == ["a"] and manager.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("calculator datetime", {"calculator", "datetime"}),
+        ("calculator(1+*), datetime", {"calculator", "datetime"}),
+        ("Read Bash(git:*)", None),  # made for another host: it narrows nothing here
+        ("Read calculator", {"calculator"}),
+    ],
+)
+def test_an_active_skill_narrows_the_tools_to_those_that_it_names(
+    tmp_path: Path, names: str, expected: set[str] | None
+) -> None:
+    standard(tmp_path, "a", f"description: x\nallowed-tools: {names}")
+    manager = SkillManager([tmp_path], tools=lambda: {"calculator", "datetime", "http_request"})
+    assert manager.tools_for(()) is None
+    found = manager.tools_for({"a"})
+    always = {"load_skill", "read_skill_file"}
+    assert (None if found is None else set(found)) == (None if expected is None else expected | always)
+
+
+def test_a_second_active_skill_keeps_the_tools_that_it_requires(tmp_path: Path) -> None:
+    standard(tmp_path, "a", "description: x\nallowed-tools: calculator")
+    standard(tmp_path, "b", "description: x\nrequired_tools: datetime")
+    manager = SkillManager([tmp_path], tools=lambda: {"calculator", "datetime", "http_request"})
+    found = manager.tools_for({"a", "b"})
+    assert found is not None and set(found) == {"calculator", "datetime", "load_skill", "read_skill_file"}
+
+
+def test_a_message_that_holds_a_trigger_is_hinted_at_and_one_that_shares_words_is_not() -> None:
+    manager = manager_of(skill("a", "writes letters to people"))
+    assert manager.hint("please write letters to the people") == ""
+    manager = manager_of(Skill(name="a", description="x", system_prompt="y", trigger=("letter",)))
+    assert "`a`" in manager.hint("a letter, please") and manager.hint("a letter, please", {"a"}) == ""
+
+
+# --- shapes that people write -----------------------------------------------------------------------------
+
+REAL: list[tuple[str, str, str | None]] = [
+    ("folded", "name: folded\ndescription: >\n  One line\n  and another.\n", None),
+    ("literal", "name: literal\ndescription: |\n  - one\n  - two\n", None),
+    ("stripped", "name: stripped\ndescription: >-\n\n  After a blank line.\n", None),
+    ("quoted", "name: \"quoted\"\ndescription: 'It''s: fine'\n", None),
+    ("colon", "name: colon\ndescription: Use when: always\n", "mapping"),
+    ("hash", "name: hash\ndescription: C# code # and a comment\n", None),
+    ("flow", 'name: flow\ndescription: x\nmetadata: {author: Eve, version: "2"}\n', None),
+    ("nested", "name: nested\ndescription: x\nmetadata:\n  openclaw:\n    emoji: x\n", "metadata"),
+    ("number", "name: number\ndescription: x\nmetadata:\n  version: 1.0\n", None),
+    ("dated", "name: dated\ndescription: x\nversion: 2026-01-01\n", None),
+    ("yes-no", "name: yes-no\ndescription: yes\nmetadata:\n  internal: no\n", None),
+    ("tools-text", "name: tools-text\ndescription: x\nallowed-tools: Read Write Bash(npm run *)\n", None),
+    ("tools-list", "name: tools-list\ndescription: x\nallowed-tools:\n  - Read\n  - Grep\n", None),
+    ("tools-map", "name: tools-map\ndescription: x\nallowed-tools:\n  Read: all\n", "allowed-tools"),
+    ("extra", "name: extra\ndescription: x\nmodel: sonnet\ndisable-model-invocation: true\n", None),
+    ("long", "name: long\ndescription: " + "x" * 1024 + "\n", None),
+    ("longer", "name: longer\ndescription: " + "x" * 1025 + "\n", "description"),
+    ("chinese", "name: chinese\ndescription: 写周报：把记录整理成周报。\n", None),
+    ("emoji", "name: emoji\ndescription: 🚀 ship it\n", None),
+    ("tabbed", "name: tabbed\ndescription: x\nmetadata:\n\tauthor: Eve\n", "tab"),
+    ("anchor", "name: &n anchor\ndescription: *n\n", None),
+    ("twice", "name: twice\ndescription: one\ndescription: two\n", None),
+    ("listed", "name: listed\ndescription:\n  - one\n  - two\n", "description"),
+    ("empty", "name: empty\ndescription:\n", "description"),
+    ("Upper", "name: Upper\ndescription: x\n", "name"),
+    ("under_score", "name: under_score\ndescription: x\n", "name"),
+    ("other", "name: another\ndescription: x\n", "name"),
+    ("compat", "name: compat\ndescription: x\ncompatibility: " + "y" * 501 + "\n", "compatibility"),
+    ("licence", "name: licence\ndescription: x\nlicense:\n  - MIT\n", "license"),
+]
+
+
+@pytest.mark.parametrize(("directory", "head", "refused"), REAL, ids=[row[0] for row in REAL])
+def test_a_skill_as_people_write_them_loads_or_is_refused_for_the_right_reason(
+    tmp_path: Path, directory: str, head: str, refused: str | None
+) -> None:
+    path = tmp_path / directory / "SKILL.md"
+    path.parent.mkdir()
+    path.write_text(f"---\n{head}---\n\n# Body\n\nDo it.\n", encoding="utf-8")
+    loaded = SkillLoader().load([tmp_path])
+    if refused is None:
+        assert loaded.findings == [] and list(loaded.skills) == [directory]
+    else:
+        [finding] = loaded.findings
+        assert loaded.skills == {} and refused in finding.reason.lower()
+        assert finding.line >= 1 and str(finding).startswith(f"{path}:")
+
+
+# --- the bundled skills -----------------------------------------------------------------------------------
 
 
 def test_the_bundled_skills_are_sound_and_are_suggested() -> None:
     manager = SkillManager()
     assert manager.findings == ()
-    assert {each.name for each in manager.list()} == {"daily-summary", "skill-writer"}
+    names = {"customer-service", "daily-summary", "meeting-notes", "skill-writer", "web-research"}
+    assert {each.name for each in manager.list()} == names
     assert all(each.path is not None and each.path.is_relative_to(BUNDLED) for each in manager.list())
     for text, name in [
         ("帮我写一下今天的日报", "daily-summary"),
         ("write my weekly report", "daily-summary"),
         ("我想新建技能", "skill-writer"),
         ("how do I write a skill?", "skill-writer"),
+        ("我的订单 4471 到哪了？", "customer-service"),
+        ("where is my parcel", "customer-service"),
+        ("整理一下会议纪要", "meeting-notes"),
+        ("上网查一下这个说法", "web-research"),
     ]:
         assert [found.name for found, _ in manager.match(text)] == [name]
+
+
+@pytest.mark.parametrize(
+    ("order_id", "expected"),
+    [
+        ("4471", "订单 4471：已发货，顺丰速运，2 天后送达。"),
+        (" #4471 ", "订单 4471：已发货，顺丰速运，2 天后送达。"),
+        ("4472", "订单 4472：处理中。"),
+        ("9999", "no order `9999`"),
+    ],
+)
+async def test_the_sample_orders(order_id: str, expected: str) -> None:
+    result = await ToolRegistry([get_order_status]).execute("get_order_status", {"order_id": order_id})
+    assert expected in result.content and result.ok is ("no order" not in expected)
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def test_skills_are_listed_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    standard(tmp_path / "skills", "mine", "description: Mine.", body="# My steps")
+    standard(tmp_path / "skills", "bad", "description:")
+    common = ["--data-dir", str(tmp_path)]
+    assert main(["skills", "list", "--json", *common]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "mine" in {row["name"] for row in found["skills"]}
+    assert len(found["findings"]) == 1 and "bad/SKILL.md:3:" in found["findings"][0]
+    assert main(["skills", "list", *common]) == 0
+    assert "mine" in capsys.readouterr().out
+    assert main(["skills", "show", "mine", *common]) == 0
+    assert capsys.readouterr().out.endswith("# My steps\n")
+    assert main(["skills", "show", "gone", *common]) == 1
+    assert "There is no skill `gone`" in capsys.readouterr().err
+
+
+def test_validate_prints_every_finding_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sound = standard(tmp_path, "fine")
+    wrong = standard(tmp_path, "wrong", "description:")
+    for path in (sound, sound.parent):
+        assert main(["skills", "validate", str(path)]) == 0
+        assert "`fine` is sound" in capsys.readouterr().out
+    for path in (wrong, wrong.parent):
+        assert main(["skills", "validate", str(path)]) == 1
+        assert capsys.readouterr().out.startswith(f"{wrong}:3:")
+    assert main(["skills", "validate", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert f"{wrong}:3:" in out and "1 sound, 1 wrong" in out
+    assert main(["skills", "validate", str(tmp_path / "gone.md")]) == 1

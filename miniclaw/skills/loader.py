@@ -17,7 +17,7 @@ from miniclaw.errors import SkillError
 from miniclaw.skills.models import Skill, SkillFinding
 from miniclaw.text import FrontMatter, FrontMatterProblem, parse_front_matter
 
-__all__ = ["LoadedSkills", "Signature", "SkillLoader"]
+__all__ = ["LoadedSkills", "STANDARD_FILE", "Signature", "SkillLoader", "finding_at"]
 
 Signature = tuple[int, int, int]
 """Time of change, size and inode: what tells a changed file from an unchanged one without reading it."""
@@ -28,7 +28,10 @@ MAX_FILE_BYTES: Final = 256 * 1024
 
 _LIMITS: Final = {"name": 64, "description": 1024, "compatibility": 500}
 _TEXTS: Final = ("license", "compatibility", "author", "version")
-_LISTS: Final = ("tags", "required_tools", "trigger", "allowed-tools")
+_LISTS: Final = (
+    *("tags", "required_tools", "required_programs", "required_env", "trigger"),
+    *("allowed-tools", "allowed_tools"),
+)
 _STANDARD_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _SEPARATOR = re.compile(r"[,，、;；\n]")
 
@@ -128,7 +131,7 @@ def _read(path: Path) -> Skill | SkillFinding:
 
 
 def _line_of(key: str, head: str) -> int:
-    match = re.search(rf"^['\"]?{re.escape(key)}['\"]?\s*:", head, re.MULTILINE)
+    match = re.search(rf"^[ \t]*['\"]?{re.escape(key)}['\"]?\s*:", head, re.MULTILINE)
     return head.count("\n", 0, match.start()) + 2 if match else 1
 
 
@@ -180,9 +183,28 @@ def _build(parsed: FrontMatter, path: Path) -> Skill:
         tags=_words(fields.get("tags", "")),
         system_prompt=parsed.body.strip(),
         required_tools=_words(fields.get("required_tools", "")),
+        required_programs=_words(fields.get("required_programs", "")),
+        required_env=_words(fields.get("required_env", "")),
+        allowed_tools=_tool_names(fields.get("allowed-tools") or fields.get("allowed_tools") or ""),
         trigger="manual" if trigger == ("manual",) else trigger,
         path=path,
     )
+
+
+def _tool_names(value: str | list[str]) -> tuple[str, ...]:
+    """Names separated by spaces or commas; what stands in brackets behind one, as in `Bash(git:*)`, is left out."""
+    text = " ".join(value) if isinstance(value, list) else value
+    return tuple(dict.fromkeys(re.findall(r"[^\s,()]+", re.sub(r"\([^()]*\)", " ", text))))
+
+
+def finding_at(skill: Skill, key: str, reason: str) -> SkillFinding:
+    """A finding about one field of a skill's file."""
+    path = skill.path or Path(skill.name)
+    try:
+        parsed = parse_front_matter(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return SkillFinding(path, 1, reason)
+    return SkillFinding(path, _line_of(key, parsed.head) if isinstance(parsed, FrontMatter) else 1, reason)
 
 
 def _words(value: str | list[str]) -> tuple[str, ...]:

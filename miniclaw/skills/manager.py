@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from miniclaw.errors import SkillError
-from miniclaw.skills.loader import Signature, SkillLoader
+from miniclaw.skills.loader import Signature, SkillLoader, finding_at
 from miniclaw.skills.models import Skill, SkillFinding
 from miniclaw.text import estimate_tokens, fold, tokenize
 
@@ -29,11 +30,16 @@ MATCHED_CHARS: Final = 8_000
 ENOUGH_SHARED: Final = 6
 """The weight of what a text must share with a description: two words, or three pairs of CJK characters."""
 
+READING: Final = frozenset({"load_skill", "read_skill_file"})
+"""The tools that read skills; no skill narrows them away."""
+
 _HEADER: Final = (
     "There are written instructions for some tasks. They are no functions; when the user asks for one of these "
     "tasks, and only then, call the function `load_skill` with the task's name first:"
 )
 _MORE: Final = "({} more are not listed.)"
+_HINT: Final = "What the user says fits the task {}; call `load_skill` with that name before anything else."
+MOST_HINTS: Final = 2
 
 
 class SkillManager:
@@ -41,10 +47,20 @@ class SkillManager:
 
     Args:
         directories: where to look; of two skills with one name, that of the earlier directory counts.
+        tools: the names of the tools there are; a skill that requires others is not offered.
+        env: the names of the environment variables that are set.
     """
 
-    def __init__(self, directories: Sequence[Path] = (BUNDLED,)) -> None:
+    def __init__(
+        self,
+        directories: Sequence[Path] = (BUNDLED,),
+        *,
+        tools: Callable[[], Collection[str]] | None = None,
+        env: Collection[str] = (),
+    ) -> None:
         self._directories = tuple(directories)
+        self._tools = tools
+        self._env = frozenset(env)
         self._loader = SkillLoader()
         self._registered: dict[str, Skill] = {}
         self._scanned: list[tuple[Path, Signature]] | None = None
@@ -54,8 +70,13 @@ class SkillManager:
 
     @property
     def findings(self) -> tuple[SkillFinding, ...]:
-        """What is wrong with files that gave no skill."""
-        return self._findings
+        """What is wrong with files that gave no skill, and what others lack."""
+        lacks = (
+            finding_at(skill, key, what)
+            for skill in self._skills.values()
+            for key, what in self._lacks(skill)
+        )
+        return (*self._findings, *lacks)
 
     def reload_if_changed(self) -> bool:
         """Take in what changed on disk; costs a look at each file's status. Returns whether anything did."""
@@ -86,14 +107,47 @@ class SkillManager:
         """The skill of that name, if there is one."""
         return self._skills.get(name)
 
+    def missing(self, skill: Skill) -> str:
+        """What a skill needs that is not there, in a sentence; empty = it can be used."""
+        return "; ".join(what for _, what in self._lacks(skill))
+
+    def _lacks(self, skill: Skill) -> Iterator[tuple[str, str]]:
+        known = skill.required_tools if self._tools is None else self._tools()
+        for name in skill.required_tools:
+            if name not in known:
+                yield "required_tools", f"there is no tool `{name}`, which the skill requires"
+        for name in skill.required_programs:
+            if shutil.which(name) is None:
+                yield "required_programs", f"the program `{name}`, which the skill requires, is not installed"
+        for name in skill.required_env:
+            if name not in self._env:
+                yield "required_env", f"`{name}`, which the skill requires, is not set in the environment"
+
+    def _usable(self) -> list[Skill]:
+        return [skill for skill in self._skills.values() if next(self._lacks(skill), None) is None]
+
+    def tools_for(self, active: Collection[str]) -> frozenset[str] | None:
+        """The tools that the active skills name as enough; `None` when none of them narrows the set.
+
+        A skill made for another host names tools that are not here; such names narrow nothing.
+        """
+        known = frozenset(self._tools() if self._tools else ())
+        chosen = [skill for name in active if (skill := self._skills.get(name)) is not None]
+        named = {tool for skill in chosen for tool in skill.allowed_tools} & known
+        required = {tool for skill in chosen for tool in skill.required_tools}
+        return frozenset(named | required | READING) if named else None
+
     def activate(self, active: Collection[str], name: str) -> frozenset[str]:
         """`active` with that skill.
 
         Raises:
-            SkillError: there is no such skill.
+            SkillError: there is no such skill, or it lacks something.
         """
-        if name not in self._skills:
-            raise SkillError(f"there is no skill `{name}`; there are: {', '.join(self._skills) or 'none'}")
+        skill = self._skills.get(name)
+        if skill is None:
+            raise SkillError(f"There is no skill `{name}`; there are: {', '.join(self._skills) or 'none'}")
+        if lacks := self.missing(skill):
+            raise SkillError(f"The skill `{name}` cannot be used: {lacks}")
         return frozenset(active) | {name}
 
     @staticmethod
@@ -110,7 +164,7 @@ class SkillManager:
         folded = fold(text[:MATCHED_CHARS])
         terms = frozenset(term for term in tokenize(folded) if len(term) > 1)
         found: list[tuple[int, Skill, str]] = []
-        for skill in self._skills.values():
+        for skill in self._usable():
             if skill.trigger == "manual":
                 continue
             shared = terms & _terms(skill.description)
@@ -132,13 +186,18 @@ class SkillManager:
         parts = [self._listing(token_limit)]
         parts += (
             f'<skill name="{skill.name}">\n{skill.system_prompt}\n</skill>'
-            for skill in self._skills.values()
+            for skill in self._usable()
             if skill.name in active
         )
         return "\n\n".join(part for part in parts if part)
 
+    def hint(self, text: str, active: Collection[str] = ()) -> str:
+        """What the prompt says of skills that a message suggests by a trigger or tag; empty for none."""
+        found = [s.name for s, why in self.match(text) if why[0] == "t" and s.name not in active]
+        return _HINT.format(" or ".join(f"`{name}`" for name in found[:MOST_HINTS])) if found else ""
+
     def _listing(self, token_limit: int) -> str:
-        skills = tuple(self._skills.values())
+        skills = self._usable()
         lines = [f"- {skill.name}" for skill in skills]
         left = token_limit - _cost(_HEADER) - _cost(_MORE.format(len(skills)))
         count = 0
@@ -159,6 +218,19 @@ class SkillManager:
     def list(self) -> list[Skill]:
         """All skills, by name."""
         return list(self._skills.values())
+
+    def rows(self, active: Collection[str] = ()) -> Sequence[dict[str, Any]]:
+        """All skills as lists show them; `missing` says why one cannot be used."""
+        return [
+            {
+                "name": skill.name,
+                "description": skill.description,
+                "version": skill.version,
+                "active": skill.name in active,
+                "missing": self.missing(skill),
+            }
+            for skill in self._skills.values()
+        ]
 
 
 def _cost(line: str) -> int:

@@ -26,6 +26,12 @@ class Skill(BaseModel):
     """The Markdown below the front matter."""
     required_tools: tuple[str, ...] = ()
     """Tools that the instructions count on. It grants nothing: what may run is decided elsewhere."""
+    required_programs: tuple[str, ...] = ()
+    """Programs that must be on the path."""
+    required_env: tuple[str, ...] = ()
+    """Environment variables that must be set."""
+    allowed_tools: tuple[str, ...] = ()
+    """The tools that are enough for it: while it is active, others are not listed. Empty = all."""
     trigger: tuple[str, ...] | Literal["manual"] = ()
     """Words that suggest the skill; `manual` = it is never suggested, only chosen."""
     path: Path | None = None

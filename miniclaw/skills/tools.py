@@ -1,30 +1,41 @@
-"""The tool by which the model reads a skill."""
+"""The tools by which the model reads a skill and the files beside it."""
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
 
 from miniclaw.errors import ToolError
+from miniclaw.skills.loader import STANDARD_FILE
 from miniclaw.skills.manager import SkillManager
+from miniclaw.skills.models import Skill
 from miniclaw.tools.base import Tool, ToolResult
 
 __all__ = ["skill_tools"]
 
+MAX_FILE_BYTES: Final = 256 * 1024
+LISTED_FILES: Final = 50
+SEEN_FILES: Final = 2000
+"""Entries of a skill's directory that are looked at."""
+
 
 def skill_tools(manager: SkillManager) -> list[Tool]:
     """The tools over the skills of `manager`."""
-    return [_LoadSkill(manager)]
+    return [_LoadSkill(manager), _ReadSkillFile(manager)]
 
 
-class _LoadSkill(Tool):
-    name = "load_skill"
-    description = "Read the instructions of a skill before doing the kind of task that it is for."
-    parameters = {
+def _schema(**properties: str) -> dict[str, Any]:
+    described = {name: {"type": "string", "description": about} for name, about in properties.items()}
+    return {
         "type": "object",
-        "properties": {"name": {"type": "string", "description": "The skill's name, as it is listed."}},
-        "required": ["name"],
+        "properties": described,
+        "required": list(described),
         "additionalProperties": False,
     }
+
+
+class _SkillTool(Tool):
     risk = "read"
     compactable = True
     idempotent = True
@@ -32,17 +43,75 @@ class _LoadSkill(Tool):
     def __init__(self, manager: SkillManager) -> None:
         self._manager = manager
 
-    async def execute(self, **kwargs: Any) -> ToolResult:
-        name = str(kwargs["name"])
+    def _skill(self, name: str) -> Skill:
         self._manager.reload_if_changed()
         skill = self._manager.get(name)
         if skill is None:
             names = ", ".join(skill.name for skill in self._manager.list())
             raise ToolError(f"There is no skill `{name}`. The skills are: {names or 'none'}.")
-        needs = (
-            f"\n\nIt counts on these tools: {', '.join(skill.required_tools)}."
-            if skill.required_tools
-            else ""
-        )
-        data = {"name": skill.name, "required_tools": list(skill.required_tools)}
-        return ToolResult(content=skill.system_prompt + needs, data=data)
+        if lacks := self._manager.missing(skill):
+            raise ToolError(f"The skill `{name}` cannot be used here: {lacks}. Tell the user.")
+        return skill
+
+
+class _LoadSkill(_SkillTool):
+    name = "load_skill"
+    description = "Read the instructions of a skill before doing the kind of task that it is for."
+    parameters = _schema(name="The skill's name, as it is listed.")
+
+    async def execute(self, **kwargs: Any) -> ToolResult:
+        skill = self._skill(str(kwargs["name"]))
+        parts = [skill.system_prompt]
+        if skill.required_tools:
+            parts.append(f"It counts on these tools: {', '.join(skill.required_tools)}.")
+        if files := _files_of(skill):
+            parts.append(f"Files beside it, for `read_skill_file`: {', '.join(files)}.")
+        data = {"name": skill.name, "required_tools": list(skill.required_tools), "files": files}
+        return ToolResult(content="\n\n".join(parts), data=data)
+
+
+class _ReadSkillFile(_SkillTool):
+    name = "read_skill_file"
+    description = "Read a text file that lies beside a skill, such as `references/api.md`."
+    parameters = _schema(
+        name="The skill's name, as it is listed.",
+        path="The file, relative to the skill, as `load_skill` names it.",
+    )
+
+    async def execute(self, **kwargs: Any) -> ToolResult:
+        skill, path = self._skill(str(kwargs["name"])), str(kwargs["path"])
+        files = _files_of(skill)
+        if path not in files:
+            raise ToolError(
+                f"`{skill.name}` has no file `{path}`. Its files are: {', '.join(files) or 'none'}."
+            )
+        assert skill.path is not None
+        try:
+            with (skill.path.parent / path).open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+            text = data.decode("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ToolError(f"`{path}` cannot be read as text: {type(error).__name__}.") from error
+        if len(data) > MAX_FILE_BYTES:
+            raise ToolError(f"`{path}` is larger than {MAX_FILE_BYTES >> 10} kB.")
+        return ToolResult(content=text)
+
+
+def _files_of(skill: Skill) -> list[str]:
+    """The files in the directory of a skill, by relative path; what leads out of it by a link is not there."""
+    if skill.path is None or skill.path.name != STANDARD_FILE:
+        return []
+    root = skill.path.parent
+    inside = root.resolve()
+    found = (
+        path.relative_to(root).as_posix()
+        for path in sorted(islice(root.rglob("*"), SEEN_FILES))
+        if path.is_file() and path.name != STANDARD_FILE and _is_inside(path, inside)
+    )
+    return [name for name in found if not any(part.startswith(".") for part in name.split("/"))][
+        :LISTED_FILES
+    ]
+
+
+def _is_inside(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root)
