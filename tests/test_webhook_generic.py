@@ -21,7 +21,7 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.channel.platforms.generic import GenericPlatform
 from miniclaw.channel.webhook import Answer, WebhookRequest
-from miniclaw.config import GenericWebhookSettings
+from miniclaw.channel_settings import GenericWebhookSettings
 from miniclaw.errors import ConfigError, ProtocolError
 from tests.support.claw import running_claw
 from tests.support.model import last_user
@@ -271,10 +271,10 @@ def platform() -> GenericPlatform:
 @given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(1, 255))
 def test_any_change_of_a_signed_body_is_refused(body: bytes, place: int, change: int) -> None:
     headers = signed_headers(body, at=1000)
-    platform().verify(WebhookRequest(method="POST", headers=headers, query={}, body=body, now=1000))
+    platform().verify(WebhookRequest(method="POST", path="/webhooks/in", headers=headers, query={}, body=body, now=1000))
     changed = bytearray(body or b"\0")
     changed[place % len(changed)] ^= change
-    spoilt = WebhookRequest(method="POST", headers=headers, query={}, body=bytes(changed) or b"x", now=1000)
+    spoilt = WebhookRequest(method="POST", path="/webhooks/in", headers=headers, query={}, body=bytes(changed) or b"x", now=1000)
     with pytest.raises(ProtocolError):
         platform().verify(spoilt)
 
@@ -286,7 +286,7 @@ def test_any_change_of_a_signed_body_is_refused(body: bytes, place: int, change:
 )
 def test_the_parser_never_raises_anything_but_a_refusal(value: Any) -> None:
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    request = WebhookRequest(method="POST", headers={"webhook-id": "m"}, query={}, body=body, now=0)
+    request = WebhookRequest(method="POST", path="/webhooks/in", headers={"webhook-id": "m"}, query={}, body=body, now=0)
     try:
         parsed = platform().parse(request)
     except ProtocolError as error:

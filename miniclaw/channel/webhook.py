@@ -14,11 +14,12 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from miniclaw.channel.base import Channel
+from miniclaw.channel.base import Channel, Delivers
 from miniclaw.config import Clock
 from miniclaw.errors import DeliveryError, ProtocolError
 from miniclaw.gateway.http import RETRY_SECONDS, Route, json_response
-from miniclaw.gateway.protocol import GatewayMessage, Inbound, Receipt, ReplyTarget
+from miniclaw.gateway.notices import Notices
+from miniclaw.gateway.protocol import GatewayMessage, Inbound, Receipt
 
 __all__ = ["Answer", "Platform", "WebhookChannel", "WebhookRequest", "delivery_error"]
 
@@ -38,6 +39,7 @@ class WebhookRequest:
     """What a platform sent, untouched."""
 
     method: str
+    path: str
     headers: Mapping[str, str]
     query: Mapping[str, str]
     body: bytes
@@ -49,16 +51,26 @@ class WebhookRequest:
 class Answer:
     """What the platform gets."""
 
-    status: int
+    status: int = 200
     body: object = None
+    """Sent as JSON."""
+    text: str | None = None
+    """Sent as plain text."""
+    hang_up: bool = False
+    """Close the connection without an answer, for platforms that try again on nothing else."""
 
 
-class Platform(Protocol):
+class Platform(Delivers, Protocol):
     """One platform's manners; a file each under `platforms/`."""
 
     name: str
-    paths: Mapping[str, str]
-    """Method by path below `/webhooks/`."""
+    """The channel's name: the platform's, with `/account` for a further account."""
+    paths: Mapping[str, tuple[str, ...]]
+    """Methods by path below `/webhooks/`."""
+
+    async def start(self) -> None:
+        """Learn what the platform knows of the bot; what cannot be learned now is asked again later."""
+        ...
 
     def verify(self, request: WebhookRequest) -> None:
         """Check the signature over the raw body, in constant time.
@@ -76,18 +88,8 @@ class Platform(Protocol):
         """
         ...
 
-    def answer(self, receipt: Receipt) -> Answer:
+    def answer(self, receipt: Receipt, inbound: Inbound) -> Answer:
         """What the platform is told of a message."""
-        ...
-
-    def split(self, text: str) -> list[str]:
-        """The parts of a reply as the platform takes them."""
-        ...
-
-    async def deliver(
-        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
-    ) -> str | None:
-        """Send one part; see `Delivers.deliver`."""
         ...
 
     async def close(self) -> None:
@@ -98,9 +100,12 @@ class Platform(Protocol):
 class WebhookChannel(Channel):
     """The channel of one platform account; its answers leave through the outbox."""
 
-    def __init__(self, platform: Platform, *, message_bytes: int, clock: Clock) -> None:
+    def __init__(
+        self, platform: Platform, *, message_bytes: int, clock: Clock, notices: Notices | None = None
+    ) -> None:
         self.name = platform.name
-        self._platform = platform
+        self.platform = platform
+        self._notices = notices
         self._message_bytes = message_bytes
         self._clock = clock
         self._queue: asyncio.Queue[Inbound] = asyncio.Queue(QUEUE)
@@ -110,14 +115,15 @@ class WebhookChannel(Channel):
         """The platform's routes; open, since they verify signatures themselves."""
         return [
             Route(method=method, path=f"/webhooks/{path}", handler=self._handle, is_open=True)
-            for path, method in self._platform.paths.items()
+            for path, methods in self.platform.paths.items()
+            for method in methods
         ]
 
     async def start(self) -> None:
-        """Nothing to open: the HTTP server listens."""
+        await self.platform.start()
 
     async def stop(self) -> None:
-        await self._platform.close()
+        await self.platform.close()
 
     async def receive(self) -> Inbound:
         return await self._queue.get()
@@ -130,35 +136,27 @@ class WebhookChannel(Channel):
     async def send(self, message: GatewayMessage) -> None:
         """Webhooks answer through the outbox only; live messages have nowhere to go."""
 
-    def split(self, text: str) -> list[str]:
-        """See `Delivers.split`."""
-        return self._platform.split(text)
-
-    async def deliver(
-        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
-    ) -> str | None:
-        """See `Delivers.deliver`."""
-        return await self._platform.deliver(target, text, key=key, repeat=repeat, handle=handle)
-
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if (request.content_length or 0) > self._message_bytes:
             return web.Response(status=413)
         incoming = WebhookRequest(
             method=request.method,
+            path=request.path,
             headers=request.headers,
             query=dict(request.query),
             body=await request.read(),
             now=self._clock(),
         )
         try:
-            self._platform.verify(incoming)
-            parsed = self._platform.parse(incoming)
+            self.platform.verify(incoming)
+            parsed = self.platform.parse(incoming)
         except ProtocolError as error:
             logger.warning("%s webhook refused: %s", self.name, error)
             return web.Response(status=401 if error.code == "unauthorized" else 400)
-        if isinstance(parsed, Answer):
-            return _response(parsed)
-        return _response(await self._store(parsed))
+        answer = parsed if isinstance(parsed, Answer) else await self._store(parsed)
+        if answer.hang_up and request.transport is not None:
+            request.transport.abort()
+        return _response(answer)
 
     async def _store(self, inbound: Inbound) -> Answer:
         """Hand the message to the pump and wait for its commit, but not longer than the platform does."""
@@ -173,12 +171,16 @@ class WebhookChannel(Channel):
             receipt = Receipt(status="unavailable", code="storage_unavailable")
         finally:
             self._unsettled.pop(id(inbound), None)
-        return self._platform.answer(receipt)
+        if self._notices is not None:
+            await self._notices.tell(inbound, receipt)
+        return self.platform.answer(receipt, inbound)
 
 
 def _response(answer: Answer) -> web.Response:
-    response = json_response(answer.body, status=answer.status) if answer.body is not None else None
-    response = response or web.Response(status=answer.status)
+    if answer.body is not None:
+        response = json_response(answer.body, status=answer.status)
+    else:
+        response = web.Response(status=answer.status, text=answer.text)
     if answer.status in (429, 503):
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     return response

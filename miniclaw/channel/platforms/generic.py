@@ -1,4 +1,4 @@
-"""Any program that can sign a POST: Standard Webhooks in, Standard Webhooks out.
+"""Any program that can sign a POST, or show a token: Standard Webhooks in, Standard Webhooks out.
 
 The scheme is that of https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md:
 `webhook-signature` holds `v1,<base64 of HMAC-SHA256 over "id.timestamp.body">`, several separated by spaces.
@@ -13,11 +13,13 @@ import hmac
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
+from miniclaw.channel.platforms.client import PlatformClient
 from miniclaw.channel.webhook import Answer, WebhookRequest, delivery_error
-from miniclaw.config import Clock, GenericWebhookSettings
+from miniclaw.channel_settings import GenericWebhookSettings
+from miniclaw.config import Clock
 from miniclaw.errors import ConfigError, DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import (
     Inbound,
@@ -27,19 +29,15 @@ from miniclaw.gateway.protocol import (
     TextPayload,
     encode_json,
     has_unreadable,
+    new_id,
     now,
 )
 from miniclaw.identity import is_user_id
 
-if TYPE_CHECKING:
-    import httpx
-
-__all__ = ["GenericPlatform", "sign"]
+__all__ = ["GenericPlatform", "decode_key", "sign"]
 
 WINDOW_SECONDS: Final = 300
 """How far a timestamp may be from our clock, in both directions."""
-CONNECT_SECONDS: Final = 5.0
-"""How long it may take to reach a reply's host; nothing is sent before."""
 MAX_ID: Final = 256
 MAX_NAME: Final = 200
 
@@ -52,18 +50,32 @@ class GenericPlatform:
     """
 
     name = "generic"
-    paths: Mapping[str, str] = {"in": "POST"}
+    paths: Mapping[str, tuple[str, ...]] = {"in": ("POST",)}
 
     def __init__(self, settings: GenericWebhookSettings, *, clock: Clock) -> None:
         secrets = settings.secret.get_secret_value().split() if settings.secret else []
         if not is_user_id(settings.user):
             raise ConfigError("`channels.generic.user` must name the user whom webhook messages belong to.")
         self._settings = settings
-        self._keys = [_decode(secret) for secret in secrets]
+        self._keys = [decode_key(secret) for secret in secrets]
         self._clock = clock
-        self._client: httpx.AsyncClient | None = None
+        self._client = PlatformClient()
 
     def verify(self, request: WebhookRequest) -> None:
+        """Check whichever of the configured proofs the request carries; one it must carry."""
+        headers, settings = request.headers, self._settings
+        if self._keys and "webhook-signature" in headers:
+            self._verify_standard(request)
+        elif settings.hub_secret and "x-hub-signature-256" in headers:
+            key = settings.hub_secret.get_secret_value().encode()
+            expected = "sha256=" + hmac.digest(key, request.body, hashlib.sha256).hex()
+            _check_same(headers["x-hub-signature-256"], expected)
+        elif settings.bearer and "authorization" in headers:
+            _check_same(headers["authorization"], f"Bearer {settings.bearer.get_secret_value()}")
+        else:
+            raise ProtocolError("unauthorized", "the request carries none of the configured proofs")
+
+    def _verify_standard(self, request: WebhookRequest) -> None:
         """Check id, time and signature; any of the keys and any of the signatures may match."""
         message_id = request.headers.get("webhook-id", "")
         timestamp = request.headers.get("webhook-timestamp", "")
@@ -94,7 +106,10 @@ class GenericPlatform:
                 raise ProtocolError(
                     "bad_message", f"the {name} must be a text of at most {MAX_NAME} characters"
                 )
-        message_id = request.headers["webhook-id"]
+        # GitHub's name for the id of a delivery; whoever names none may send the same text twice.
+        message_id = (
+            request.headers.get("webhook-id") or request.headers.get("x-github-delivery") or new_id("in")
+        )
         digest = hashlib.sha256(message_id.encode("utf-8", "replace")).hexdigest()[:32]
         return Inbound(
             msg_id=f"wh-{digest}",
@@ -111,7 +126,10 @@ class GenericPlatform:
             asks=False,
         )
 
-    def answer(self, receipt: Receipt) -> Answer:
+    async def start(self) -> None:
+        """Nothing to learn."""
+
+    def answer(self, receipt: Receipt, inbound: Inbound) -> Answer:
         """202 with the ids, 429 when the session is full, 503 when nothing can be stored now."""
         if receipt.stored:
             ids = {"session_id": receipt.session_id, "turn_id": receipt.turn_id}
@@ -127,14 +145,8 @@ class GenericPlatform:
         self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
     ) -> str | None:
         """POST the reply, signed, with the delivery's key as `webhook-id`, the same at each try."""
-        import httpx
-
         if target.url is None or not self._is_allowed(target.url):
             raise DeliveryError("the reply's host is not in channels.generic.reply_hosts", permanent=True)
-        if self._client is None:
-            # How long an answer may take is the dispatcher's to say (`delivery.timeout`).
-            limits = httpx.Timeout(None, connect=CONNECT_SECONDS, pool=CONNECT_SECONDS)
-            self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=limits)
         payload = {"text": text, "turn_id": key.rpartition(".")[0], "session": target.thread}
         body = encode_json({**payload, "possibly_repeated": True} if repeat else payload).encode()
         timestamp = str(math.floor(self._clock()))
@@ -144,22 +156,14 @@ class GenericPlatform:
             "webhook-timestamp": timestamp,
             "webhook-signature": " ".join(sign(one, key, timestamp, body) for one in self._keys),
         }
-        try:
-            response = await self._client.post(target.url, content=body, headers=headers)
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise DeliveryError(f"{target.url} cannot be reached: {error}") from error
-        except httpx.HTTPError as error:
-            raise DeliveryError(f"{target.url} gave no answer: {error}", unknown=True) from error
+        response = await self._client.call("POST", target.url, content=body, headers=headers)
         failure = delivery_error(response.status_code, response.headers.get("Retry-After"))
         if failure is not None:
             raise failure
         return None
 
     async def close(self) -> None:
-        """Let go of connections."""
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        await self._client.close()
 
     def _reply_target(self, url: Any, thread: str | None) -> ReplyTarget | None:
         if url is None:
@@ -187,7 +191,13 @@ def sign(key: bytes, message_id: str, timestamp: str, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
 
 
-def _decode(secret: str) -> bytes:
+def _check_same(given: str, expected: str) -> None:
+    if not hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode()):
+        raise ProtocolError("unauthorized", "the signature or token does not match")
+
+
+def decode_key(secret: str) -> bytes:
+    """The key of a secret `whsec_…`; raises `ConfigError`."""
     try:
         key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except (binascii.Error, ValueError) as error:

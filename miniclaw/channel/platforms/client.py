@@ -1,0 +1,124 @@
+"""The HTTP client of a platform: what goes wrong on the way is a `DeliveryError` that says what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from miniclaw.channel.webhook import delivery_error
+from miniclaw.errors import DeliveryError
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["PlatformClient", "is_on"]
+
+CONNECT_SECONDS: Final = 5.0
+"""How long it may take to reach a host; nothing is sent before."""
+
+
+class PlatformClient:
+    """Follows no redirect and no proxy of the environment; opened at the first call."""
+
+    def __init__(self) -> None:
+        self._client: httpx.AsyncClient | None = None
+
+    async def call(self, method: str, url: str, **request: Any) -> httpx.Response:
+        """Send a request and read its answer, whatever its status.
+
+        Raises:
+            DeliveryError: surely not sent where no connection came about; else `unknown`.
+        """
+        import httpx
+
+        try:
+            return await self._opened().request(method, url, **request)
+        except (
+            httpx.ConnectError,
+            httpx.ConnectTimeout,
+            httpx.PoolTimeout,
+            httpx.UnsupportedProtocol,
+        ) as error:
+            raise DeliveryError(f"{_host(url)} cannot be reached: {type(error).__name__}") from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise DeliveryError(
+                f"{_host(url)} gave no answer: {type(error).__name__}", unknown=True
+            ) from error
+
+    async def post_json(self, url: str, body: Mapping[str, Any], *, headers: Mapping[str, str]) -> Any:
+        """POST an object and read the object that comes back.
+
+        Raises:
+            DeliveryError: as `call` does, and for a status that is no success.
+        """
+        response = await self.call("POST", url, json=body, headers=headers)
+        failure = delivery_error(response.status_code, response.headers.get("Retry-After"))
+        if failure is not None:
+            raise failure
+        return _object(response, url)
+
+    async def download(
+        self, url: str, *, headers: Mapping[str, str], max_bytes: int, params: Mapping[str, str] | None = None
+    ) -> bytes:
+        """GET a file of at most `max_bytes`.
+
+        Raises:
+            DeliveryError: it cannot be read, or is larger.
+        """
+        import httpx
+
+        data = bytearray()
+        try:
+            async with self._opened().stream("GET", url, headers=headers, params=params) as response:
+                if response.status_code != 200:
+                    raise DeliveryError(f"{_host(url)} answered {response.status_code}")
+                async for piece in response.aiter_bytes():
+                    data += piece
+                    if len(data) > max_bytes:
+                        raise DeliveryError(f"the file is larger than {max_bytes} bytes", permanent=True)
+        except httpx.HTTPError as error:
+            raise DeliveryError(f"{_host(url)} gave no file: {type(error).__name__}") from error
+        return bytes(data)
+
+    async def close(self) -> None:
+        """Let go of connections; may be called again."""
+        if self._client is not None:
+            client, self._client = self._client, None
+            await client.aclose()
+
+    def _opened(self) -> httpx.AsyncClient:
+        if self._client is None:
+            import httpx
+
+            # How long an answer may take is the caller's to say, such as `delivery.timeout`.
+            timeout = httpx.Timeout(None, connect=CONNECT_SECONDS, pool=CONNECT_SECONDS)
+            self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=timeout)
+        return self._client
+
+
+def is_on(url: str, hosts: Collection[str]) -> bool:
+    """Whether a URL is HTTPS on one of these hosts, or on one of them named with its port, such as a stand-in."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises when it is out of range
+    except ValueError:
+        return False
+    if "@" in parts.netloc or parts.scheme not in ("http", "https"):
+        return False
+    named = parts.netloc.lower() in hosts and ":" in parts.netloc
+    return named or (parts.scheme == "https" and (parts.hostname or "").lower() in hosts)
+
+
+def _object(response: httpx.Response, url: str) -> Any:
+    try:
+        found = response.json()
+    except ValueError as error:
+        raise DeliveryError(f"{_host(url)} answered something that is not JSON", unknown=True) from error
+    if not isinstance(found, dict):
+        raise DeliveryError(f"{_host(url)} answered something that is no object", unknown=True)
+    return found
+
+
+def _host(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2] or "the platform"

@@ -1,0 +1,283 @@
+"""What we ask of Slack: post, stream, update, questions with buttons, files.
+
+Methods: https://docs.slack.dev/reference/methods. Slack reports most failures as 200 with `ok: false`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from miniclaw.channel.platforms.client import PlatformClient, is_on
+from miniclaw.channel.platforms.slack_markup import without_pings
+from miniclaw.channel.webhook import delivery_error
+from miniclaw.channel_settings import SlackAccount
+from miniclaw.errors import DeliveryError
+from miniclaw.gateway.protocol import FileRef, ReplyTarget
+
+__all__ = ["SlackApi"]
+
+logger = logging.getLogger(__name__)
+
+MARK: Final = "（可能重复 / possibly a repeat）\n"
+EVENT: Final = "miniclaw_reply"
+"""The type of the metadata that carries a delivery's key."""
+STREAMED: Final = "stream:"
+"""Begins the handle of a message of `chat.startStream`; others are updated as a whole."""
+UPDATE_LIMIT: Final = 11_000
+RATE_LIMIT_SECONDS: Final = 30.0
+"""Before another try, where Slack says that it is too much and not for how long."""
+START_SECONDS: Final = 5.0
+"""How long Slack may take at start to say who the bot is."""
+HOOK_HOSTS: Final = ("hooks.slack.com",)
+
+UNSURE: Final = frozenset({"internal_error", "fatal_error", "request_timeout", "service_unavailable"})
+"""Errors after which nobody knows whether the message was stored."""
+AGAIN: Final = frozenset({"ratelimited", "rate_limited", "accesslimited", "team_added_to_org"})
+
+
+class SlackApi:
+    """The sending half of Slack's platform."""
+
+    stream_seconds = 1.0
+
+    def __init__(self, settings: SlackAccount) -> None:
+        self._settings = settings
+        self._client = PlatformClient()
+        self._shown: dict[str, str] = {}
+        """What a stream that runs shows, by handle; Slack only appends."""
+        self.bot_user_id = settings.bot_user_id
+
+    async def start(self) -> None:
+        """Ask who the bot is, where the settings do not say; each event names it too."""
+        if self.bot_user_id or self._settings.bot_token is None:
+            return
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                self.bot_user_id = str((await self._call("auth.test", {}))["user_id"])
+        except (DeliveryError, KeyError, TimeoutError) as error:
+            logger.warning("Slack does not say who the bot is (%s); events are asked instead", error)
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._client.close()
+
+    async def deliver(
+        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
+    ) -> str | None:
+        """Post one part, or replace what was streamed by it; see `Delivers.deliver`."""
+        text = without_pings(text)
+        if handle is not None:
+            await self._finish(target, handle, text)
+            return handle
+        if target.url is not None and not key.startswith("apr_") and await self._respond(target.url, text):
+            return None
+        if repeat and (found := await self._find(target, key)) is not None:
+            return found
+        posted = await self._post(target, MARK + text if repeat else text, key)
+        return f"{posted['channel']}:{posted['ts']}"
+
+    async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
+        """A stream in a thread; elsewhere a message that is updated."""
+        if not self._settings.stream or target.url is not None:
+            return None
+        text = without_pings(text)[:UPDATE_LIMIT]
+        if target.thread is None:
+            posted = await self._post(target, text, key)
+            return f"{posted['channel']}:{posted['ts']}"
+        body = {
+            "channel": target.conversation,
+            "thread_ts": target.thread,
+            "markdown_text": text,
+            "recipient_team_id": target.account,
+            "recipient_user_id": target.sender,
+        }
+        try:
+            begun = await self._call("chat.startStream", body)
+        except DeliveryError as error:
+            if not error.permanent:
+                raise
+            posted = await self._post(target, text, key)  # a workspace or channel that takes no streams
+            return f"{posted['channel']}:{posted['ts']}"
+        handle = f"{STREAMED}{target.conversation}:{begun['ts']}"
+        self._shown[handle] = text
+        return handle
+
+    async def update_stream(self, target: ReplyTarget, handle: str, text: str) -> None:
+        """Append what is new, or show the whole text anew."""
+        text = without_pings(text)[:UPDATE_LIMIT]
+        channel, ts = _place(handle)
+        if not handle.startswith(STREAMED):
+            await self._call("chat.update", {"channel": channel, "ts": ts, "markdown_text": text})
+            return
+        shown = self._shown.get(handle)
+        if shown is None or not text.startswith(shown) or text == shown:
+            return  # an earlier process began it, or text was withdrawn: the end puts it right
+        body = {"channel": channel, "ts": ts, "markdown_text": text[len(shown) :]}
+        del self._shown[handle]  # nobody knows what is shown until Slack has said yes
+        try:
+            await self._call("chat.appendStream", body)
+        except DeliveryError as error:
+            if not (error.unknown or error.permanent):
+                self._shown[handle] = shown
+            raise
+        self._shown[handle] = text
+
+    async def show_working(self, target: ReplyTarget) -> None:
+        """A status in the thread; Slack takes it away with the answer, or after two minutes."""
+        if target.thread is not None and target.url is None and self._settings.stream:
+            body = {"channel_id": target.conversation, "thread_ts": target.thread, "status": "is thinking…"}
+            await self._call("assistant.threads.setStatus", body)
+
+    async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
+        """The question with buttons."""
+        about = without_pings(_about(question))
+        buttons = [
+            _button(label, f"miniclaw_{value}", f"{question['approval_id']}:{value}", style)
+            for label, value, style in (
+                ("✓ 同意 Approve", "approve", "primary"),
+                ("本会话都同意 This session", "session", None),
+                ("✗ 拒绝 Deny", "deny", "danger"),
+            )
+        ]
+        blocks = [{"type": "markdown", "text": about}, {"type": "actions", "elements": buttons}]
+        body = {**_at(target), "text": about[:1000], "blocks": blocks}
+        posted = await self._call("chat.postMessage", body)
+        return f"{posted['channel']}:{posted['ts']}"
+
+    async def close_approval(
+        self, target: ReplyTarget, handle: str, question: dict[str, Any], decision: str
+    ) -> None:
+        """The question with its answer in the place of the buttons."""
+        channel, ts = _place(handle)
+        about = without_pings(f"{_about(question)}\n\n→ **{decision}**")
+        blocks = [{"type": "markdown", "text": about}]
+        await self._call(
+            "chat.update", {"channel": channel, "ts": ts, "text": about[:1000], "blocks": blocks}
+        )
+
+    async def download(self, file: FileRef, *, max_bytes: int) -> bytes:
+        """A file of a message; the token goes to the hosts of the settings only."""
+        if file.url is None or not is_on(file.url, self._settings.file_hosts):
+            raise DeliveryError("the file is not on one of Slack's hosts", permanent=True)
+        return await self._client.download(file.url, headers=self._headers(), max_bytes=max_bytes)
+
+    async def _post(self, target: ReplyTarget, text: str, key: str) -> dict[str, Any]:
+        body = {
+            **_at(target),
+            "markdown_text": text,
+            "unfurl_links": False,
+            "client_msg_id": str(uuid.uuid5(uuid.NAMESPACE_OID, key)),
+            "metadata": {"event_type": EVENT, "event_payload": {"key": key}},
+        }
+        return await self._call("chat.postMessage", body)
+
+    async def _finish(self, target: ReplyTarget, handle: str, text: str) -> None:
+        """End a stream and let the message say exactly `text`."""
+        channel, ts = _place(handle)
+        shown = self._shown.pop(handle, None)
+        if handle.startswith(STREAMED):
+            try:
+                await self._call("chat.stopStream", {"channel": channel, "ts": ts})
+            except DeliveryError as error:
+                if not error.permanent:
+                    raise
+                logger.info("the stream %s has ended already: %s", handle, error)
+        if shown != text:
+            await self._call("chat.update", {"channel": channel, "ts": ts, "markdown_text": text})
+
+    async def _find(self, target: ReplyTarget, key: str) -> str | None:
+        """The message that an earlier try of this delivery posted; `None` where none is found or can be looked for."""
+        method, body = "conversations.history", {"channel": target.conversation}
+        if target.thread is not None:
+            method, body = "conversations.replies", {**body, "ts": target.thread}
+        try:
+            found = await self._call(method, {**body, "limit": 50, "include_all_metadata": True}, form=True)
+        except DeliveryError as error:
+            logger.info("Slack does not let us look for %s: %s", key, error)
+            return None
+        for message in found.get("messages") or ():
+            metadata = message.get("metadata") or {}
+            if metadata.get("event_type") == EVENT and metadata.get("event_payload", {}).get("key") == key:
+                return f"{target.conversation}:{message['ts']}"
+        return None
+
+    async def _respond(self, url: str, text: str) -> bool:
+        """Answer a slash command at its own URL; `False` when that is used up, so that it is posted instead."""
+        if not is_on(url, (*HOOK_HOSTS, urlsplit(self._settings.api_base).netloc)):
+            return False
+        body = {
+            "response_type": "in_channel",
+            "text": text[:3000],
+            "blocks": [{"type": "markdown", "text": text}],
+        }
+        response = await self._client.call("POST", url, json=body)
+        if response.status_code in (403, 404, 410):
+            return False
+        failure = delivery_error(response.status_code, response.headers.get("Retry-After"))
+        if failure is not None:
+            raise failure
+        return True
+
+    def _headers(self) -> dict[str, str]:
+        token = self._settings.bot_token
+        if token is None:
+            raise DeliveryError("SLACK_BOT_TOKEN is not set", permanent=True)
+        return {"Authorization": f"Bearer {token.get_secret_value()}"}
+
+    async def _call(self, method: str, body: dict[str, Any], *, form: bool = False) -> dict[str, Any]:
+        """Call a method of the Web API.
+
+        Raises:
+            DeliveryError: as its `error` says: for good, for now, or not known.
+        """
+        url = f"{self._settings.api_base.rstrip('/')}/{method}"
+        given = {key: value for key, value in body.items() if value is not None}
+        if form:
+            texts = {
+                key: str(value).lower() if isinstance(value, bool) else str(value)
+                for key, value in given.items()
+            }
+            response = await self._client.call("POST", url, data=texts, headers=self._headers())
+        else:
+            response = await self._client.call("POST", url, json=given, headers=self._headers())
+        failure = delivery_error(response.status_code, response.headers.get("Retry-After"))
+        if failure is not None:
+            raise failure
+        try:
+            answer: dict[str, Any] = response.json()
+            if answer["ok"]:
+                return answer
+            error = str(answer.get("error"))
+        except (ValueError, KeyError, TypeError) as broken:
+            raise DeliveryError(f"{method}: Slack's answer cannot be read", unknown=True) from broken
+        if error in AGAIN:
+            raise DeliveryError(f"{method}: {error}", retry_after=RATE_LIMIT_SECONDS)
+        raise DeliveryError(f"{method}: {error}", permanent=error not in UNSURE, unknown=error in UNSURE)
+
+
+def _at(target: ReplyTarget) -> dict[str, Any]:
+    return {"channel": target.conversation, "thread_ts": target.thread}
+
+
+def _place(handle: str) -> tuple[str, str]:
+    channel, _, ts = handle.removeprefix(STREAMED).partition(":")
+    return channel, ts
+
+
+def _about(question: dict[str, Any]) -> str:
+    what = question.get("summary") or f"`{question['tool']}`\n```\n{question['arguments']}\n```"
+    return f"**需要确认 / please confirm**\n{what}"[:3000]
+
+
+def _button(label: str, action_id: str, value: str, style: str | None) -> dict[str, Any]:
+    button = {
+        "type": "button",
+        "text": {"type": "plain_text", "text": label},
+        "action_id": action_id,
+        "value": value,
+    }
+    return {**button, "style": style} if style else button

@@ -1,0 +1,196 @@
+"""Requests as the platforms send them: the status, the body, whether a turn starts, and with what."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from miniclaw.agent.providers import LLMResponse, Message
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.app import MiniClaw
+from tests.support.claw import running_claw
+
+DATA = Path(__file__).parent / "data" / "webhooks"
+CASES: dict[str, dict[str, Any]] = {
+    case["id"]: case for case in json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
+}
+SECRETS = json.loads((DATA / "known_vectors.json").read_text(encoding="utf-8"))["secrets"]
+CLOCK = float(SECRETS["clock"])
+NOWHERE = "http://127.0.0.1:9"
+"""No platform is there: what is sent waits, which is not what is looked at here."""
+FIRST = {"slack.message_in_thread": "slack.app_mention"}
+"""Cases that need another one sent before, beside those that end in `.retry`."""
+UNENCRYPTED = {"feishu.challenge_plain", "feishu.p2p_text_unencrypted"}
+"""Cases of an app without an encrypt key."""
+APPROVAL = "appr_7Qm2"
+
+ARGUMENTS: dict[str, Any] = {
+    "channels.slack.signing_secret": SECRETS["slack"]["signing_secret"],
+    "channels.slack.bot_user_id": SECRETS["slack"]["bot_user_id"],
+    "channels.slack.bot_token": "xoxb-test",
+    "channels.slack.api_base": NOWHERE,
+    "channels.feishu.app_id": SECRETS["feishu"]["app_id"],
+    "channels.feishu.app_secret": "feishu-app-secret",
+    "channels.feishu.verification_token": SECRETS["feishu"]["verification_token"],
+    "channels.feishu.encrypt_key": SECRETS["feishu"]["encrypt_key"],
+    "channels.feishu.bot_open_id": SECRETS["feishu"]["bot_open_id"],
+    "channels.feishu.api_base": NOWHERE,
+    "channels.generic.secret": SECRETS["generic"]["secret"],
+    "channels.generic.user": "monitor",
+    "channels.generic.reply_hosts": ["hooks.example.com"],
+}
+
+
+class Post:
+    """A gateway whose model never answers, and a client that is the platforms."""
+
+    def __init__(self, claw: MiniClaw, http: aiohttp.ClientSession) -> None:
+        self.claw = claw
+        self._http = http
+
+    async def send(self, case: dict[str, Any]) -> tuple[int, str, str]:
+        """The bytes of a case, untouched; status, content type and body of the answer."""
+        assert self.claw.web is not None
+        body = (DATA / case["body_file"]).read_bytes() if case.get("body_file") else None
+        url = f"http://127.0.0.1:{self.claw.web.port}{case['path']}"
+        async with asyncio.timeout(5):  # the model does not answer at all: nothing may wait for it
+            async with self._http.request(
+                case["method"], url, params=case.get("query") or {}, headers=case["headers"], data=body
+            ) as response:
+                return response.status, response.content_type, await response.text()
+
+    def turns(self) -> list[dict[str, Any]]:
+        """The stored messages of all turns, oldest first."""
+        return [json.loads(row[0]) for row in self.claw._db.read("SELECT message FROM turns ORDER BY n")]
+
+
+async def for_ever(messages: list[Message]) -> LLMResponse:
+    await asyncio.Event().wait()
+    raise AssertionError("unreachable")
+
+
+@asynccontextmanager
+async def posting(tmp_path: Path, **more: Any) -> AsyncIterator[Post]:
+    arguments = {**ARGUMENTS, **more, "limits.drain_seconds": 0.1}
+    provider = ScriptedProvider([for_ever] * 10)
+    async with (
+        running_claw(tmp_path, provider, web=True, arguments=arguments, clock=lambda: CLOCK) as claw,
+        aiohttp.ClientSession() as http,
+    ):
+        yield Post(claw, http)
+
+
+def settings_of(case_id: str) -> dict[str, Any]:
+    return {"channels.feishu.encrypt_key": ""} if case_id in UNENCRYPTED else {}
+
+
+def before(case_id: str) -> str | None:
+    return case_id.removesuffix(".retry") if case_id.endswith(".retry") else FIRST.get(case_id)
+
+
+def key_of(message: dict[str, Any]) -> str:
+    """The platform's conversation of a stored message, as the cases write it."""
+    parts = (message.get("account"), message.get("conversation"), message.get("thread"))
+    platform = message["channel"].partition("/")[0]
+    return ":".join([*([] if platform == "generic" else [platform]), *filter(None, parts)])
+
+
+@pytest.mark.parametrize("case_id", CASES)
+async def test_a_request_is_answered_and_run_as_its_platform_expects(tmp_path: Path, case_id: str) -> None:
+    case, expect = CASES[case_id], CASES[case_id]["expect"]
+    async with posting(tmp_path, **settings_of(case_id)) as post:
+        if (first := before(case_id)) is not None:
+            await post.send(CASES[first])
+        if "approval" in expect:
+            await ask(post, expect["approval"])
+        ran = len(post.turns())
+        status, content_type, body = await post.send(case)
+        assert status == expect["status"]
+        if "body" in expect:
+            assert body == expect["body"]
+        assert expect.get("body_contains", "") in body
+        if "content_type" in expect:
+            assert content_type == expect["content_type"]
+        new = post.turns()[ran:]
+        assert len(new) == int(expect["run_agent"])
+        if new and "message" in expect:
+            check_message(new[0], expect["message"])
+        if "approval" in expect:
+            [[state]] = post.claw._db.read("SELECT state FROM approvals")
+            assert state == "approved"
+
+
+def check_message(message: dict[str, Any], expect: dict[str, Any]) -> None:
+    assert message["payload"]["text"] == expect["text"]
+    if "sender" in expect:
+        assert message["sender"] == expect["sender"]
+    if "chat_type" in expect and message["channel"] != "generic":
+        assert message["direct"] is (expect["chat_type"] == "direct")
+    assert key_of(message) == expect["session_key"]
+    target, reply = message.get("reply_to") or {}, expect.get("reply", {})
+    for named, ours in (
+        ("thread_ts", "thread"),
+        ("message_id", "message_id"),
+        ("url", "url"),
+        ("touser", "sender"),
+    ):
+        if named in reply:
+            assert target.get(ours) == reply[named]
+    if "channel" in reply:
+        assert target["conversation"] == reply["channel"]
+    for file, ours in zip(expect.get("attachments", ()), message.get("files", ()), strict=True):
+        assert (ours["kind"], ours["id"]) == (file["kind"], file["id"])
+        for name in ("name", "mime", "size", "url"):
+            if name in file:
+                assert ours[name] == file[name]
+    for key in expect.get("dedupe_keys", ()):
+        assert any(key.endswith(part) for part in message["dedupe"]), key
+
+
+async def ask(post: Post, approval: dict[str, Any]) -> None:
+    """An open question that the person who clicks may answer."""
+    place = {
+        "slack": ("slack", SECRETS["slack"]["team_id"]),
+        "ou_": ("feishu", SECRETS["feishu"]["tenant_key"]),
+    }
+    channel, account = place["ou_" if approval["by"].startswith("ou_") else "slack"]
+
+    def operation(connection: Any) -> None:
+        connection.execute("INSERT INTO users VALUES ('bob', 'user', NULL, 0)")
+        connection.execute(
+            "INSERT INTO identities VALUES (?, ?, ?, 'bob')", (channel, account, approval["by"])
+        )
+        connection.execute(
+            "INSERT INTO approvals (approval_id, short_id, turn_id, session_id, user_id, call_id, tool, arguments,"
+            " digest, state, created_at, expires_at) VALUES (?, 'q', 't', 's', 'bob', 'c', 'x', '{}', 'd', 'asked',"
+            " ?, ?)",
+            (approval["approval_id"], CLOCK, CLOCK + 600),
+        )
+
+    await post.claw._db.write(operation)
+
+
+RUN = [
+    case_id for case_id, case in CASES.items() if case["expect"].get("run_agent") and before(case_id) is None
+]
+
+
+@pytest.mark.parametrize("case_id", RUN)
+async def test_copies_at_the_same_moment_and_after_a_restart_are_one_turn(
+    tmp_path: Path, case_id: str
+) -> None:
+    case = CASES[case_id]
+    async with posting(tmp_path, **settings_of(case_id)) as post:
+        answers = await asyncio.gather(*(post.send(case) for _ in range(8)))
+        assert {status for status, _, _ in answers} == {case["expect"]["status"]}
+        assert len(post.turns()) == 1
+    async with posting(tmp_path, **settings_of(case_id)) as post:
+        assert (await post.send(case))[0] == case["expect"]["status"]
+        assert len(post.turns()) == 1

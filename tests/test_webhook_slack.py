@@ -1,0 +1,587 @@
+"""Slack: what is signed and said comes in once, and one answer goes out in its thread, whatever Slack does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.app import MiniClaw
+from miniclaw.channel.platforms.slack import SlackPlatform, sign
+from miniclaw.channel.platforms.slack_markup import decode, mentions, without_pings
+from miniclaw.channel.standins.base import Fault
+from miniclaw.channel.standins.slack import SlackStandin
+from miniclaw.channel.webhook import Answer, WebhookRequest
+from miniclaw.channel_settings import SlackAccount
+from miniclaw.cli import main
+from miniclaw.errors import ProtocolError
+from miniclaw.gateway.protocol import Inbound
+from tests.support.agent import eventually
+from tests.support.claw import running_claw
+from tests.support.model import last_user
+
+SECRET = "5f0c1d2e3b4a59687786a5b4c3d2e1f0"
+BOT = "U0MINICLAW1"
+
+
+async def echo(messages: list[Message]) -> LLMResponse:
+    return LLMResponse(text=f"echo: {last_user(messages)}")
+
+
+class Typing(ScriptedProvider):
+    """A model that goes on only when Slack was told of what it has said."""
+
+    slack: SlackStandin
+    waits = 100
+    """How many of its pieces it waits for."""
+
+    def _were_more_than(self, calls: int) -> bool:
+        return len(self.slack.calls) > calls
+
+    async def stream(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> AsyncIterator[LLMChunk]:
+        async for chunk in super().stream(messages, tools):
+            calls = len(self.slack.calls)
+            yield chunk
+            self.waits -= 1
+            if chunk.text and self.waits >= 0:
+                await self.slack.until(partial(self._were_more_than, calls))
+
+
+class Workspace:
+    """A gateway as a Slack app, the stand-in that it sends to, and whoever writes in Slack."""
+
+    def __init__(self, claw: MiniClaw, slack: SlackStandin, http: aiohttp.ClientSession, path: str) -> None:
+        self.claw = claw
+        self.slack = slack
+        self._http = http
+        self._path = path
+        self._number = 0
+
+    async def post(self, kind: str, body: bytes, content_type: str = "application/json") -> tuple[int, str]:
+        assert self.claw.web is not None
+        moment = str(int(time.time()))
+        headers = {
+            "X-Slack-Request-Timestamp": moment,
+            "X-Slack-Signature": sign(SECRET, moment, body),
+            "Content-Type": content_type,
+        }
+        url = f"http://127.0.0.1:{self.claw.web.port}/webhooks/{self._path}/{kind}"
+        async with self._http.post(url, data=body, headers=headers) as response:
+            return response.status, await response.text()
+
+    async def say(self, text: str, *, channel: str = "C1", user: str = "U1", **event: Any) -> str:
+        """Somebody writes; the `ts` of the message."""
+        self._number += 1
+        ts = event.pop("ts", f"1767225600.{self._number:06}")
+        kind = "im" if channel.startswith("D") else "channel"
+        body = {
+            "type": "event_callback",
+            "team_id": "T1",
+            "event_id": event.pop("event_id", f"Ev{self._number}"),
+            "event": {
+                "type": "message",
+                "user": user,
+                "text": text,
+                "channel": channel,
+                "channel_type": kind,
+                "ts": ts,
+                **event,
+            },
+        }
+        status, answer = await self.post("events", json.dumps(body).encode())
+        assert (status, answer) == (200, "")
+        return str(ts)
+
+    async def answers(self, turns: int = 1) -> list[str]:
+        """What people see when so many turns have ended and everything was delivered."""
+        query = "SELECT (SELECT COUNT(*) FROM turns WHERE outcome IS NOT NULL), COUNT(*) FROM deliveries"
+
+        def is_done() -> bool:
+            [[ended, _]] = self.claw._db.read(query)
+            left = self.claw._db.read("SELECT 1 FROM deliveries WHERE state NOT IN ('sent', 'dead')")
+            return ended >= turns and not left
+
+        await eventually(is_done)
+        return [one.text for one in self.slack.shown]
+
+    def turns(self) -> int:
+        return int(self.claw._db.read("SELECT COUNT(*) FROM turns")[0][0])
+
+
+@asynccontextmanager
+async def workspace(
+    tmp_path: Path,
+    script: list[Any],
+    *,
+    slack: SlackStandin | None = None,
+    account: str = "",
+    typing: int = 0,
+    **more: Any,
+) -> AsyncIterator[Workspace]:
+    async with slack or SlackStandin(bot_user_id=BOT) as standin, aiohttp.ClientSession() as http:
+        one = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": standin.url, **more}
+        one["file_hosts"] = [standin.url.removeprefix("http://")]
+        given = {"accounts": {account: one}} if account else one
+        arguments = {
+            **{f"channels.slack.{name}": value for name, value in given.items() if "." not in name},
+            "delivery.retry_base": 0.01,
+            "delivery.timeout": 2.0,
+        }
+        provider = Typing(script, piece=30) if typing else ScriptedProvider(script)
+        if isinstance(provider, Typing):
+            provider.slack, provider.waits = standin, typing
+        async with running_claw(tmp_path, provider, web=True, arguments=arguments) as claw:
+            yield Workspace(claw, standin, http, f"slack/{account}" if account else "slack")
+
+
+# --- the way of an answer ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates of a stream without a pause between them."""
+    monkeypatch.setattr(SlackPlatform, "stream_seconds", 0.0)
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_mention_is_answered_in_its_thread_by_a_stream_of_real_markdown(tmp_path: Path) -> None:
+    text = "**bold** and `code`, " * 5
+    async with workspace(tmp_path, [LLMResponse(text=text)], typing=9) as one:
+        ts = await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == [text]
+        [shown] = one.slack.shown
+        assert (shown.conversation, shown.thread, shown.is_open) == ("C1", ts, False)
+        assert one.slack.statuses[0]["thread_ts"] == ts
+        methods = [method for method, _ in one.slack.calls if method.startswith("chat.")]
+        assert methods[:2] == ["chat.startStream", "chat.appendStream"] and "chat.stopStream" in methods
+
+
+async def test_a_direct_message_is_answered_without_a_thread(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [echo]) as one:
+        await one.say("hi", channel="D1")
+        assert await one.answers() == ["echo: hi"]
+        assert one.slack.shown[0].thread is None
+
+
+async def test_a_workspace_without_streams_sees_the_same_answer(tmp_path: Path) -> None:
+    slack = SlackStandin(bot_user_id=BOT)
+    slack.streams = False
+    async with workspace(tmp_path, [echo], slack=slack) as one:
+        await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == ["echo: hi"]
+
+
+async def test_without_streaming_one_message_is_posted_and_never_changed(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [echo], stream=False) as one:
+        await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == ["echo: hi"]
+        assert [method for method, _ in one.slack.calls if method.startswith("chat.")] == ["chat.postMessage"]
+
+
+async def test_a_long_answer_is_posted_in_parts_in_order(tmp_path: Path) -> None:
+    text = "\n\n".join(f"Paragraph {number}. " + "word " * 200 for number in range(40))
+    async with workspace(tmp_path, [LLMResponse(text=text)]) as one:
+        await one.say(f"<@{BOT}> hi")
+        parts = await one.answers()
+        assert len(parts) > 2 and "".join(parts) == text
+        assert {shown.thread for shown in one.slack.shown} == {"1767225600.000001"}
+
+
+async def test_the_thread_goes_on_without_a_mention_and_other_threads_do_not_begin(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [echo, echo]) as one:
+        await one.say("not for the bot", thread_ts="1.1")
+        root = await one.say(f"<@{BOT}> first")
+        await one.say("second", thread_ts=root)
+        await one.say("somebody else's", channel="C2", thread_ts=root)
+        assert await one.answers(2) == ["echo: first", "echo: second"]
+        assert one.turns() == 2
+        sessions = one.claw._db.read("SELECT DISTINCT session_id FROM turns")
+        assert len(sessions) == 1
+
+
+@pytest.mark.parametrize("order", [("app_mention", "message"), ("message", "app_mention")])
+async def test_a_mention_that_arrives_as_two_events_is_one_turn(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    async with workspace(tmp_path, [echo]) as one:
+        for number, kind in enumerate(order):
+            await one.say(f"<@{BOT}> hi", type=kind, ts="5.5", event_id=f"EvX{number}")
+        assert await one.answers() == ["echo: hi"]
+        assert one.turns() == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"subtype": "message_changed", "message": {"text": "x"}},
+        {"subtype": "message_deleted"},
+        {"subtype": "channel_join"},
+        {"subtype": "bot_message", "bot_id": "B9"},
+        {"bot_id": "B9"},
+        {"user": BOT},
+        {"hidden": True},
+        {"edited": {"user": "U1", "ts": "1.2"}},
+        {"type": "reaction_added"},
+    ],
+)
+async def test_what_nobody_said_starts_nothing(tmp_path: Path, event: dict[str, Any]) -> None:
+    async with workspace(tmp_path, [], bot_user_id=BOT) as one:
+        await one.say(f"<@{BOT}> hi", **{"user": "U1", **event})
+        assert one.turns() == 0
+
+
+async def test_people_are_users_of_their_own_and_a_group_has_its_own_memory(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [echo] * 3) as one:
+        await one.say("a", channel="D1", user="U1")
+        await one.say("b", channel="D2", user="U2")
+        await one.say(f"<@{BOT}> c", channel="C1", user="U1")
+        await one.answers(3)
+        rows = one.claw._db.read(
+            "SELECT t.user_id, s.user_id FROM turns t JOIN sessions s USING (session_id) ORDER BY n"
+        )
+        (ann, ann_scope), (bob, bob_scope), (sender, group) = [tuple(row) for row in rows]
+        assert ann == ann_scope == sender and bob == bob_scope != ann
+        assert group.startswith("grp_")
+
+
+# --- when Slack does not do what it should ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [Fault("chat.postMessage", "status", 429, retry_after=0)],
+        [Fault("chat.postMessage", "error", "ratelimited")],
+        [Fault("chat.postMessage", "status", 500)],
+        [Fault("chat.postMessage", "status", 500, stored=True)],
+        [Fault("chat.postMessage", "cut", stored=True)],
+        [Fault("chat.postMessage", "error", "internal_error", stored=True)],
+        [Fault("chat.postMessage", "cut"), Fault("chat.postMessage", "status", 503, stored=True)],
+    ],
+)
+async def test_one_answer_is_seen_whatever_becomes_of_the_call(
+    tmp_path: Path, faults: list[Fault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.channel.platforms.slack_api.RATE_LIMIT_SECONDS", 0.01)
+    async with workspace(tmp_path, [echo, echo], stream=False) as one:
+        one.slack.faults.extend(faults)
+        await one.say(f"<@{BOT}> one")
+        await one.say(f"<@{BOT}> two")
+        shown = await one.answers(2)
+        assert [text.removeprefix("（可能重复 / possibly a repeat）\n") for text in shown] == [
+            "echo: one",
+            "echo: two",
+        ]
+        if all(fault.stored for fault in faults):
+            assert shown == ["echo: one", "echo: two"]  # found again by its key: not even marked
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize(
+    "method", ["chat.startStream", "chat.appendStream", "chat.stopStream", "chat.update"]
+)
+@pytest.mark.usefixtures("at_once")
+async def test_a_stream_that_is_disturbed_anywhere_ends_as_one_whole_answer(
+    tmp_path: Path, method: str, stored: bool
+) -> None:
+    typing = {"chat.startStream": 1, "chat.appendStream": 2}.get(method, 9)
+    script = [LLMResponse(text="a long answer in words " * 5)]
+    async with workspace(tmp_path, script, typing=typing) as one:
+        one.slack.faults.append(Fault(method, "status", 500, stored=stored))
+        await one.say(f"<@{BOT}> hi")
+        shown = await one.answers()
+        whole = "a long answer in words " * 5
+        assert shown[-1].endswith(whole)
+        unmarked = [text for text in shown if text == whole]
+        assert len(unmarked) <= 1 and not any(
+            message.is_open and message.text == whole for message in one.slack.shown
+        )
+
+
+@pytest.mark.parametrize(
+    "code", ["channel_not_found", "not_in_channel", "is_archived", "invalid_auth", "msg_too_long"]
+)
+async def test_an_error_for_good_is_a_dead_letter_at_once(tmp_path: Path, code: str) -> None:
+    async with workspace(tmp_path, [echo], stream=False) as one:
+        one.slack.faults.append(Fault("chat.postMessage", "error", code))
+        await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == []
+        [[state, error]] = one.claw._db.read("SELECT state, error FROM deliveries")
+        assert state == "dead" and code in error
+
+
+# --- slash commands, buttons, files, accounts -------------------------------------------------------------
+
+
+async def command(one: Workspace, text: str, trigger: str = "t1") -> tuple[int, str]:
+    form = {
+        "team_id": "T1",
+        "channel_id": "C1",
+        "user_id": "U1",
+        "command": "/claw",
+        "text": text,
+        "response_url": f"{one.slack.url}/hooks/h1",
+        "trigger_id": trigger,
+    }
+    return await one.post("commands", urlencode(form).encode(), "application/x-www-form-urlencoded")
+
+
+async def test_a_slash_command_is_answered_at_its_response_url_once(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [echo]) as one:
+        assert await command(one, "sum up café &amp; tea") == (200, "")
+        assert await command(one, "sum up café &amp; tea") == (200, "")
+        assert await one.answers() == ["echo: sum up café & tea"]
+        assert one.slack.shown[0].conversation == "hook:h1" and one.turns() == 1
+
+
+async def test_a_used_up_response_url_gives_way_to_the_channel(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [echo]) as one:
+        one.slack.faults.append(Fault("hook", "status", 404))
+        await command(one, "hi")
+        assert await one.answers() == ["echo: hi"]
+        assert one.slack.shown[0].conversation == "C1"
+
+
+async def test_a_typed_command_is_carried_out_and_told(tmp_path: Path) -> None:
+    async with workspace(tmp_path, []) as one:
+        await command(one, "/tools")
+        [text] = await one.answers(0) or [""]
+        await one.slack.until(lambda: one.slack.shown)
+        text = one.slack.shown[0].text
+        assert "calculator" in text and one.turns() == 0
+
+
+def call(name: str, **arguments: Any) -> LLMResponse:
+    return LLMResponse(tool_calls=(ToolCall.of("call_1", name, arguments),), finish="tool_calls")
+
+
+async def click(one: Workspace, value: str, *, user: str = "U1", number: int = 1) -> tuple[int, str]:
+    payload = {
+        "type": "block_actions",
+        "team": {"id": "T1"},
+        "user": {"id": user},
+        "trigger_id": f"t{number}",
+        "actions": [{"action_id": "miniclaw_approve", "value": value, "action_ts": f"{number}.1"}],
+    }
+    body = urlencode({"payload": json.dumps(payload)}).encode()
+    return await one.post("interactions", body, "application/x-www-form-urlencoded")
+
+
+@pytest.mark.parametrize(("decision", "ok"), [("approve", True), ("deny", False)])
+async def test_a_button_decides_once_and_gives_way_to_the_decision(
+    tmp_path: Path, decision: str, ok: bool
+) -> None:
+    script = [call("memory_delete", memory_id="mem_x"), LLMResponse(text="done")]
+    async with workspace(tmp_path, script) as one:
+        await one.say(f"<@{BOT}> forget it")
+        await one.slack.until(lambda: any(shown.raw.get("blocks") for shown in one.slack.shown))
+        question = next(shown for shown in one.slack.shown if shown.raw.get("blocks"))
+        buttons = question.raw["blocks"][1]["elements"]
+        value = next(button["value"] for button in buttons if button["value"].endswith(decision))
+        assert await click(one, value, user="U2") == (200, "")  # somebody else's click does nothing
+        assert await click(one, value) == (200, "")
+        assert await click(one, value, number=2) == (200, "")
+        await one.answers()
+        await one.slack.until(lambda: len(question.raw["blocks"]) == 1)
+        [[state]] = one.claw._db.read("SELECT state FROM approvals")
+        assert state == ("approved" if ok else "denied")
+
+
+async def test_a_file_is_in_the_workspace_before_the_model_reads_of_it(tmp_path: Path) -> None:
+    slack = SlackStandin(bot_user_id=BOT)
+    slack.files["chart.png"] = b"PNG..."
+    seen: list[str] = []
+
+    async def look(messages: list[Message]) -> LLMResponse:
+        seen.append(last_user(messages))
+        return LLMResponse(text="seen")
+
+    async with workspace(tmp_path, [look], slack=slack) as one:
+        file = {
+            "id": "F1",
+            "name": "../chart.png",
+            "mimetype": "image/png",
+            "url_private_download": f"{one.slack.url}/files/chart.png",
+        }
+        await one.say("look", channel="D1", subtype="file_share", files=[file])
+        await one.answers()
+        assert "look" in seen[0] and "chart.png" in seen[0]
+        [path] = tmp_path.rglob("*chart.png")
+        assert path.read_bytes() == b"PNG..." and "workspace" in path.parts
+
+
+async def test_a_second_workspace_has_its_own_path_and_secret(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [echo], account="acme") as one:
+        await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == ["echo: hi"]
+        assert one.claw._db.read("SELECT channel FROM turns") == [("slack/acme",)]
+        one._path = "slack"
+        status, _ = await one.post("events", b"{}")
+        assert status in (401, 404)
+
+
+async def test_strangers_get_a_pairing_code_once_where_they_are_not_served(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [echo], strangers="pair") as one:
+        await one.say("hi", channel="D1", ts="1.1", event_id="Ev1")
+        await one.say("hi", channel="D1", ts="1.1", event_id="Ev1")
+        await one.slack.until(lambda: one.slack.shown)
+        [text] = await one.answers(0)
+        code = text.split()[-1]
+        await one.claw.identities.pair("owner", code)
+        await one.say("hello", channel="D1")
+        assert (await one.answers())[1:] == ["echo: hello"]
+        assert one.claw._db.read("SELECT user_id FROM turns") == [("owner",)]
+
+
+async def test_strangers_that_are_refused_get_silence(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [], strangers="refuse") as one:
+        await one.say("hi", channel="D1")
+        assert await one.answers(0) == [] and one.turns() == 0
+
+
+# --- signatures and markup --------------------------------------------------------------------------------
+
+PLATFORM = SlackPlatform(SlackAccount.model_validate({"signing_secret": SECRET, "bot_user_id": BOT}))
+
+
+def request(
+    body: bytes, *, kind: str = "events", moment: str = "1767225600", signature: str | None = None
+) -> WebhookRequest:
+    headers = {
+        "X-Slack-Request-Timestamp": moment,
+        "X-Slack-Signature": sign(SECRET, moment, body) if signature is None else signature,
+    }
+    return WebhookRequest(
+        method="POST", path=f"/webhooks/slack/{kind}", headers=headers, query={}, body=body, now=1767225600.0
+    )
+
+
+@given(body=st.binary(max_size=200), place=st.integers(0), change=st.integers(1, 255))
+def test_any_change_of_a_signed_body_is_refused(body: bytes, place: int, change: int) -> None:
+    PLATFORM.verify(request(body))
+    signature = sign(SECRET, "1767225600", body)
+    changed = bytearray(body or b"x")
+    changed[place % len(changed)] ^= change if body else 0
+    if bytes(changed) != body:
+        with pytest.raises(ProtocolError):
+            PLATFORM.verify(request(bytes(changed), signature=signature))
+
+
+@pytest.mark.parametrize(
+    "moment", ["", "abc", "-5", "١٢٣", "9" * 30, "1767225299", "1767225901", "1767225600.0"]
+)
+def test_a_time_that_is_wrong_or_none_is_refused(moment: str) -> None:
+    with pytest.raises(ProtocolError) as refused:
+        PLATFORM.verify(request(b"{}", moment=moment))
+    assert refused.value.code == "unauthorized"
+
+
+@pytest.mark.parametrize("moment", ["1767225300", "1767225900"])
+def test_the_window_is_five_minutes_in_both_directions(moment: str) -> None:
+    PLATFORM.verify(request(b"{}", moment=moment))
+
+
+@given(body=st.binary(max_size=300), kind=st.sampled_from(["events", "commands", "interactions"]))
+def test_no_signed_bytes_break_the_parser(body: bytes, kind: str) -> None:
+    try:
+        assert isinstance(PLATFORM.parse(request(body, kind=kind)), Inbound | Answer)
+    except ProtocolError as error:
+        assert error.code == "bad_message"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["type", "event", "event_id", "team_id", "channel", "ts", "user", "text", "files", "actions"]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(event=JSON)
+def test_no_signed_object_breaks_the_parser(event: Any) -> None:
+    body = {"type": "event_callback", "team_id": "T1", "event_id": "Ev1", "event": event}
+    try:
+        assert isinstance(PLATFORM.parse(request(json.dumps(body).encode())), Inbound | Answer)
+    except ProtocolError as error:
+        assert error.code == "bad_message"
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("<@U0MINICLAW1> hi", "hi"),
+        ("<@U0MINICLAW1|claw> hi", "hi"),
+        ("ask <@U2|bob> or <@U3>", "ask @bob or @U3"),
+        ("in <#C1|general> and <#C2>", "in #general and #C2"),
+        ("<!here> <!channel>", "@here @channel"),
+        ("<!subteam^S1|@team>", "@team"),
+        ("<!date^1392734382^{date}|Feb 18>", "Feb 18"),
+        ("<mailto:a@b.c|a@b.c>", "a@b.c"),
+        ("<http://b.c|b.c>", "b.c"),
+        ("&lt;@U1&gt; &amp;amp; 1 &lt; 2", "<@U1> &amp; 1 < 2"),
+        ("<https://a.b/?x=1&amp;y=2|the docs>", "[the docs](https://a.b/?x=1&y=2)"),
+        ("a < b > c", "a < b > c"),
+    ],
+)
+def test_markup_is_decoded_as_it_was_typed(raw: str, text: str) -> None:
+    assert decode(raw, BOT) == text
+
+
+@pytest.mark.parametrize("ping", ["<!channel>", "<!here|here>", "<@U123>", "<#C1>", "<!subteam^S1>"])
+def test_no_text_of_a_model_calls_people(ping: str) -> None:
+    assert ping not in without_pings(f"see {ping} now") and not mentions(without_pings("<@U1>"), "U1")
+    assert without_pings("1 < 2, <https://a.b>") == "1 < 2, <https://a.b>"
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+async def test_simulate_posts_to_the_running_gateway_and_prints_what_slack_would_show(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setenv("SLACK_SIGNING_SECRET", SECRET)
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-simulated")
+    monkeypatch.setenv("SLACK_API_BASE", f"http://127.0.0.1:{port}")
+    monkeypatch.setattr("miniclaw.cli.webhook_command.QUIET_SECONDS", 0.2)
+    arguments = {
+        "channels.slack.signing_secret": SECRET,
+        "channels.slack.bot_token": "xoxb-simulated",
+        "channels.slack.bot_user_id": BOT,
+        "channels.slack.api_base": f"http://127.0.0.1:{port}",
+    }
+    async with running_claw(tmp_path, ScriptedProvider([echo]), web=True, arguments=arguments):
+        words = ["webhook", "simulate", "slack", "--text", "1 < 2 & 3", "--with-fake-api"]
+        code = await asyncio.to_thread(main, [*words, "--data-dir", str(tmp_path)])
+    assert (code, capsys.readouterr().out) == (0, "slack: 200\n→ D0SIMULATED: echo: 1 < 2 & 3\n")
+
+
+def test_simulate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["webhook", "simulate", "slack", "--text", "hi", "--data-dir", str(tmp_path)]
+    assert main(words) == 1
+    assert "start it with `miniclaw serve`" in capsys.readouterr().err
