@@ -12,7 +12,10 @@ _numbers = itertools.count()
 
 
 def _event(delta: dict[str, object], finish: str | None = None) -> bytes:
-    body = {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+    return _chunk({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+
+def _chunk(body: dict[str, object]) -> bytes:
     data = f"data: {json.dumps(body)}\n\n".encode()
     return b"%x\r\n%s\r\n" % (len(data), data)
 
@@ -39,6 +42,9 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             for event in TEXT if answered else _call():
                 writer.write(event)
                 await asyncio.sleep(0)
+            if (body.get("stream_options") or {}).get("include_usage"):
+                usage = {"prompt_tokens": length // 4, "completion_tokens": TOKENS}
+                writer.write(_chunk({"choices": [], "usage": usage}))
             writer.write(DONE)
             await writer.drain()
     except (asyncio.IncompleteReadError, ConnectionError):

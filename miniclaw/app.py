@@ -194,7 +194,7 @@ class MiniClaw:
             per_session=limits.waiting_per_session,
         )
         self.commands = Commands(core, self.mailbox)
-        self.runner = TurnRunner(core, self.commands)
+        self.runner = TurnRunner(core, self.commands, pause=self.mailbox.pause)
         self.ingress = Ingress(core.turns, self.mailbox, self.bus)
         self.commands.connect(self.ingress, self.runner)
         self.router = MessageRouter(read_command)
@@ -236,6 +236,7 @@ class MiniClaw:
         from miniclaw.gateway.api import Api
         from miniclaw.gateway.http import HttpServer
         from miniclaw.gateway.notices import Notices
+        from miniclaw.gateway.standings import Standings
 
         settings, size = self.settings, self.settings.limits.message_bytes
         server = HttpServer(settings.web, self.identities, rules, message_bytes=size)
@@ -252,8 +253,10 @@ class MiniClaw:
         server.add(self.web.routes())
         server.add(self.api.routes())
         notices = Notices(self.outbox, self.dispatcher, self.identities, clock=self._clock)
+        standings = Standings(self.live, self.turns, self.outbox)
+        more: dict[str, Any] = {"clock": self._clock, "notices": notices, "standings": standings}
         for platform in configured(settings.channels, clock=self._clock):
-            webhook = WebhookChannel(platform, message_bytes=size, clock=self._clock, notices=notices)
+            webhook = WebhookChannel(platform, message_bytes=size, **more)
             server.add(webhook.routes())
             self.channels[webhook.name] = webhook
             self._push[webhook.name] = platform

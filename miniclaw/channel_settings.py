@@ -99,10 +99,14 @@ class WeComAccount(PlatformAccount):
     token: SecretStr | None = None
     encoding_aes_key: SecretStr | None = None
     api_base: str = "https://qyapi.weixin.qq.com"
+    markdown: bool = True
+    """Send answers of the app as WeCom's Markdown; without it as text, which people who use WeChat see too."""
     bot_name: str = ""
     bot_token: SecretStr | None = None
     """The AI bot's; the app's where it is not set."""
     bot_encoding_aes_key: SecretStr | None = None
+    file_hosts: tuple[str, ...] = ("ww-aibot-img-1258476243.cos.ap-guangzhou.myqcloud.com",)
+    """Hosts from which files that were sent to the AI bot are fetched."""
 
 
 class WeComSettings(WeComAccount):
@@ -115,8 +119,17 @@ class DingTalkAccount(PlatformAccount):
     """One robot of DingTalk in HTTP mode."""
 
     app_secret: SecretStr | None = None
+    app_key: str = ""
+    """For files; a message's `robotCode` where it is not set, which is the same for most robots."""
+    api_base: str = "https://api.dingtalk.com"
     reply_hosts: tuple[str, ...] = ("oapi.dingtalk.com", "api.dingtalk.com")
     """Hosts to which a message's `sessionWebhook` may point."""
+    file_hosts: tuple[str, ...] = (
+        "wukong-file-im-zjk.oss-cn-zhangjiakou.aliyuncs.com",
+        "down.dingtalk.com",
+        "download.dingtalk.com",
+    )
+    """Hosts from which files are fetched; DingTalk names one for each file."""
 
 
 class DingTalkSettings(DingTalkAccount):

@@ -75,19 +75,15 @@ def _stem(word: str) -> str | None:
     word = re.split("['’]", word, maxsplit=1)[0]
     if word in _STOP_WORDS:
         return None
-    if len(word) <= 3 or not word.isascii():
-        return word
-    if word.endswith("ies") and len(word) > 4:
-        word = word[:-3] + "y"
-    elif word.endswith("s") and not word.endswith(("ss", "us", "is")):
-        word = word[:-1]
-    for suffix in ("ing", "ed", "ly"):
-        base = word[: -len(suffix)]
-        if word.endswith(suffix) and len(base) >= 3 and re.search("[aeiouy]", base):
-            doubled = base[-1] == base[-2] and base[-1] not in "aeiouls"
-            word = base[:-1] if doubled else base
-            break
-    return word[:-1] if len(word) > 3 and word.endswith("e") else word
+    return word if len(word) <= 3 or not word.isascii() else _english()(word)
+
+
+@lru_cache(maxsize=1)
+def _english() -> Callable[[str], str]:
+    import snowballstemmer  # only who searches pays for it
+
+    stem: Callable[[str], str] = snowballstemmer.stemmer("english").stemWord
+    return stem
 
 
 # --- width and splitting ----------------------------------------------------------------------------------
@@ -284,9 +280,10 @@ def _load_mapping(head: str) -> dict[str, Any] | FrontMatterProblem:
         value = yaml.load(head, Loader=loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        return FrontMatterProblem(
-            line=mark.line + 2 if mark else 2, reason=f"the front matter is not YAML: {error.problem}"
-        )
+        line = mark.line if mark else 0
+        is_tab = head.splitlines()[line : line + 1] and head.splitlines()[line].startswith("\t")
+        why = "a line begins with a tab; use blanks" if is_tab else error.problem
+        return FrontMatterProblem(line=line + 2, reason=f"the front matter is not YAML: {why}")
     except (yaml.YAMLError, RecursionError) as error:
         reason = (
             "it is nested too deeply" if isinstance(error, RecursionError) else "it holds a control character"

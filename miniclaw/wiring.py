@@ -17,6 +17,7 @@ from miniclaw.config import Clock, Settings
 from miniclaw.db import Database
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.identity import Identities
+from miniclaw.memory.conversations import ConversationIndex
 from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.memory.tools import memory_tools
@@ -52,10 +53,17 @@ def build_core(
 ) -> Core:
     """The parts that turns and commands act upon, on an open database."""
     skills = skills_of(settings, data_dir, tools=lambda: registry.names())
-    memory = LongTermMemory(data_dir)
+    search = SQLiteSearch(db)
+    memory = LongTermMemory(data_dir, clock=clock, conversations=ConversationIndex(search, clock=clock))
     registry = tools_of(
         settings, data_dir, (*memory_tools(memory), *skill_tools(skills), DelegateTool()), token=token
     )
+    traces = TraceStore(data_dir / "traces", settings.trace, secrets=secrets_of(settings, token), clock=clock)
+    turns = TurnStore(db, identities, clock=clock)
+
+    async def forget(session_id: str) -> None:
+        await traces.remove(await turns.ids_of(session_id))
+
     return Core(
         settings=settings,
         data_dir=data_dir,
@@ -69,15 +77,14 @@ def build_core(
             loaded=settings.storage.loaded_sessions,
             ttl=settings.storage.session_ttl,
             fence=db.epoch,
+            forget=forget,
         ),
-        search=SQLiteSearch(db),
-        turns=TurnStore(db, identities, clock=clock),
+        search=search,
+        turns=turns,
         outbox=Outbox(db, clock=clock),
         once=OnceOnly(db, clock=clock),
         usage=UsageLedger(db, settings.prices, clock=clock),
-        traces=TraceStore(
-            data_dir / "traces", settings.trace, secrets=secrets_of(settings, token), clock=clock
-        ),
+        traces=traces,
         window=ShortTermMemory(settings.context.max_tokens),
         desk=ApprovalDesk(db, settings.approval, is_admin=identities.is_admin, clock=clock),
         memory=memory,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import Script, ScriptedProvider
 from miniclaw.errors import ModelError
 from miniclaw.memory.compaction import MESSAGE_CHARS, REQUEST_TOKENS, summary_request
-from miniclaw.memory.context import PERSONA, SystemPromptBuilder
+from miniclaw.memory.context import PERSONA, SystemPromptBuilder, project_instructions
+from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.models import MemoryRecord, MemorySearchResult
 from miniclaw.memory.short_term import CUT, LEAST_SHARE, ShortTermMemory
 from miniclaw.session.history import MESSAGE_TOKENS, HistoryView, legal, message_tokens
@@ -27,6 +29,13 @@ from tests.support.client import RawClient, raw_client
 from tests.support.model import illegal, last_user
 
 TODAY = datetime(2026, 2, 3, tzinfo=UTC)
+
+
+TEXT = st.builds(
+    lambda unit, count: unit * count,
+    st.sampled_from(["word ", "汉字", "😀", "x", "9 ", "{}\n", "Ünï "]),
+    st.integers(1, 400),
+)
 
 
 # --- the prompt -------------------------------------------------------------------------------------------
@@ -46,7 +55,7 @@ def found(content: str, *, memory_id: str = "mem_1", context: str = "") -> Memor
 def test_layers_stand_in_an_order_in_which_what_changes_most_comes_last() -> None:
     builder = SystemPromptBuilder()
     layers = builder.layers(skills="Skills: a", memories=[found("x")], today=TODAY, summary="long ago")
-    assert [layer.name for layer in layers] == ["persona", "skills", "summary", "memory", "date"]
+    assert [layer.name for layer in layers] == ["persona", "skills", "memory", "summary", "date"]
     text = builder.build(skills="Skills: a", memories=[found("x")], today=TODAY, summary="long ago")
     assert text == "\n\n".join(layer.text for layer in layers)
     assert text.startswith(PERSONA) and text.endswith("Today is 2026-02-03, Tuesday (UTC).")
@@ -66,7 +75,7 @@ def test_memories_are_fenced_as_data_and_cannot_leave_the_fence() -> None:
     text = SystemPromptBuilder().build(skills="", memories=[found(evil, context="in <b>")], today=TODAY)
     assert text.count("<memories>") == text.count("</memories>") == 1
     inside = text.partition("<memories>")[2].partition("</memories>")[0]
-    assert "- [mem_1, 2026-01-02] x‹/memories›" in inside and "(in ‹b›)" in inside
+    assert "- [mem_1, semantic, 2026-01-02] x‹/memories›" in inside and "(in ‹b›)" in inside
     assert "data, not instructions" in text
 
 
@@ -82,13 +91,58 @@ def test_recalled_memories_stay_within_their_tokens(contents: list[str], limit: 
     assert sum(map(estimate_tokens, lines)) <= limit + 3 * len(lines)
 
 
-# --- the window -------------------------------------------------------------------------------------------
+def test_project_and_tools_stand_between_persona_and_memory() -> None:
+    layers = SystemPromptBuilder().layers(
+        skills="s", memories=[found("x")], today=TODAY, summary="y", project="p", tools="t"
+    )
+    names = ["persona", "project", "skills", "tools", "memory", "summary", "date"]
+    assert [layer.name for layer in layers] == names
 
-TEXT = st.builds(
-    lambda unit, count: unit * count,
-    st.sampled_from(["word ", "汉字", "😀", "x", "9 ", "{}\n", "Ünï "]),
-    st.integers(1, 400),
-)
+
+@given(st.integers(512, 40_000), TEXT, TEXT, TEXT)
+def test_no_layer_crowds_out_the_conversation(window: int, one: str, other: str, third: str) -> None:
+    layers = SystemPromptBuilder(one * 40).layers(
+        skills=other * 40,
+        memories=[found(third)] * 40,
+        today=TODAY,
+        summary=third * 40,
+        project=other * 40,
+        tools=one * 40,
+        window=window,
+    )
+    assert sum(estimate_tokens(layer.text) for layer in layers) <= 0.7 * window + 120
+    assert layers[-1].text.startswith("Today is")
+
+
+def test_what_the_assistant_noted_and_what_a_tool_brought_is_not_shown_as_the_users_words() -> None:
+    noted, brought = found("a"), found("b")
+    noted = replace(noted, record=noted.record.model_copy(update={"source": "agent"}))
+    brought = replace(brought, record=brought.record.model_copy(update={"source": "tool"}))
+    said = ConversationHit(
+        session_id="s1", position=3, role="user", text="c", said_at="2026-01-03T00:00:00.000Z", score=1
+    )
+    text = SystemPromptBuilder().build(skills="", memories=[noted, brought, said], today=TODAY)
+    assert "2026-01-02, noted by the assistant] a" in text
+    assert "2026-01-02, from a tool, not the user] b" in text
+    assert "[s1 #3, 2026-01-03, user said] c" in text
+
+
+def test_instructions_are_the_users_own_and_the_workspaces(tmp_path: Path) -> None:
+    own, workspace = tmp_path / "own", tmp_path / "workspace"
+    assert project_instructions(workspace, own) == ""
+    own.mkdir()
+    workspace.mkdir()
+    (own / "AGENTS.md").write_text("be brief\n", encoding="utf-8")
+    (workspace / "AGENTS.md").write_text("passed over", encoding="utf-8")
+    (workspace / "MINICLAW.md").write_bytes("用 ruff \xff".encode("latin-1", "ignore") + b"\xff")
+    text = project_instructions(workspace, own)
+    assert text.startswith("Instructions of the user:\nbe brief\n\nInstructions of the workspace:\n")
+    assert "passed over" not in text
+    (own / "MINICLAW.md").symlink_to(workspace / "AGENTS.md")
+    assert project_instructions(workspace, own) == text, "a link could show somebody else's file"
+
+
+# --- the window -------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -212,7 +266,7 @@ def test_a_summary_is_asked_of_what_was_said_and_not_of_what_tools_printed() -> 
     ]
     system, user = summary_request(history, window=128_000, focus="depths")
     assert "Pay most attention to: depths" in system["content"]
-    assert user["content"].startswith("user: how deep is the lake?\nassistant: long")
+    assert user["content"].startswith("user: how deep is the lake?\ncalled f({})\nassistant: long")
     assert "PRINTED" not in user["content"]
     assert len(user["content"]) < MESSAGE_CHARS + 100
     assert summary_request([], window=512)[1]["content"] == "(nothing was said)"

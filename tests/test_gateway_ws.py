@@ -304,8 +304,8 @@ async def test_a_reconnecting_client_gets_what_it_missed_or_a_snapshot(tmp_path:
 
 
 async def test_a_slow_reader_loses_deltas_and_gets_a_snapshot_and_slows_nobody(tmp_path: Path) -> None:
-    big = "x" * 6_000_000
-    provider = ScriptedProvider([LLMResponse(text=big)], piece=30_000)
+    big = "x" * 390_000  # in pieces so small that their frames fill every buffer
+    provider = ScriptedProvider([LLMResponse(text=big)], piece=20)
     limits = {"gateway.send_buffer_bytes": 100_000}
     async with running_claw(tmp_path, provider, arguments=limits) as claw:
         async with raw_client(port_of(claw)) as quick:

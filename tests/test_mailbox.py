@@ -451,3 +451,23 @@ def test_whatever_arrives_fails_and_is_cancelled_order_and_bounds_hold_and_all_t
         asyncio.run(play())
     finally:
         logging.disable(logging.NOTSET)
+
+
+async def test_a_session_that_waits_for_a_person_takes_no_place_of_those_that_run() -> None:
+    stage = Stage(running=1)
+    asks, following, last = stage.post("asks"), stage.post("next"), stage.post("last")
+    await settle()
+    assert list(stage.endings) == [asks.turn_id]
+    stage.mailbox.pause("asks", True)
+    await settle()
+    assert list(stage.endings) == [asks.turn_id, following.turn_id]
+    stage.mailbox.pause("asks", False)
+    stage.mailbox.pause("gone", True)
+    stage.end(asks.turn_id)
+    await settle()
+    assert list(stage.endings) == [following.turn_id]  # one place again, and it is taken
+    stage.end(following.turn_id)
+    await settle()
+    assert list(stage.endings) == [last.turn_id]
+    stage.end(last.turn_id)
+    await settle()

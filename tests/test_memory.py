@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 
 from miniclaw.errors import MemoryStoreError
 from miniclaw.memory import LongTermMemory, MemoryRecord
-from miniclaw.memory.index import LexicalIndex
 from miniclaw.memory.models import make_record, parse_record, render_record
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"))
@@ -172,6 +171,75 @@ async def test_a_wrong_value_is_named_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+async def test_a_task_expires_and_what_expired_goes_with_the_next_save(
+    tmp_path: Path, memory: LongTermMemory, clock: Clock
+) -> None:
+    task = await memory.save("alice", "call the zahnarzt", category="task")
+    assert task.expires_at == "2027-04-15T08:00:00.000Z"
+    assert (await memory.save("alice", "a fact")).expires_at is None
+    clock.now += 91 * 86_400
+    assert "call the zahnarzt" not in await found(memory, "alice", "call")
+    await memory.save("alice", "another fact")
+    assert b"zahnarzt" not in all_bytes(tmp_path)
+    assert len(await memory.list("alice", include_inactive=True)) == 2
+
+
+async def test_only_the_user_saves_what_is_sensitive(memory: LongTermMemory) -> None:
+    for source in ("agent", "tool"):
+        with pytest.raises(MemoryStoreError, match="by the user alone"):
+            await memory.save("alice", "blood type B", category="sensitive", source=source)  # type: ignore[arg-type]  # each of the closed set
+    record = await memory.save("alice", "blood type B", category="sensitive")
+    assert record.line.startswith(f"[{record.memory_id}, semantic, 2027-01-15, sensitive] blood")
+
+
+@pytest.mark.parametrize(
+    ("known", "new"),
+    [
+        ("The user lives in Bonn", "User lives in Graz now"),
+        ("User is allergic to nuts", "The user is not allergic to nuts"),
+        ("用户住在北京", "用户住在上海"),
+        ("用户喜欢喝茶", "用户不喜欢喝茶，喜欢咖啡"),
+        ("Standup is at 9:30 every weekday", "The standup moved to 10:00"),
+    ],
+)
+async def test_a_near_repeat_or_a_contradiction_is_shown_and_nothing_is_overwritten(
+    memory: LongTermMemory, known: str, new: str
+) -> None:
+    old = await memory.save("alice", known)
+    for content in ("User has two sisters", "用户每周三打羽毛球", "The report is due in June"):
+        await memory.save("alice", content)
+    assert [record.content for record in await memory.similar("alice", new)] == [known]
+    saved = await memory.save("alice", new)
+    assert await memory.similar("alice", new, besides=saved.memory_id) == [old]
+    assert old in await memory.list("alice")
+
+
+async def test_what_is_not_current_or_not_to_be_shown_is_not_similar(
+    memory: LongTermMemory, clock: Clock
+) -> None:
+    await memory.save("grp_a", "the code is 4711", category="sensitive")
+    gone = await memory.save("grp_a", "the code is 4712")
+    await memory.supersede("grp_a", gone.memory_id)
+    assert await memory.similar("grp_a", "the code is 4713") == []
+
+
+async def test_an_update_can_insist_that_nobody_came_between(memory: LongTermMemory, clock: Clock) -> None:
+    record = await memory.save("alice", "tea")
+    clock.now += 1
+    await memory.update("alice", record.memory_id, content="coffee", expected_updated_at=record.updated_at)
+    with pytest.raises(MemoryStoreError, match="changed meanwhile; it says now: coffee"):
+        await memory.update("alice", record.memory_id, content="milk", expected_updated_at=record.updated_at)
+    assert await found(memory, "alice", "tea coffee milk") == ["coffee"]
+
+
+async def test_a_changed_record_becomes_the_preference_of_its_key(memory: LongTermMemory) -> None:
+    old = await memory.save("alice", "likes blue", category="preference", key="colour")
+    new = await memory.save("alice", "likes red")
+    await memory.update("alice", new.memory_id, category="preference", key="colour")
+    assert [record.content for record in await memory.list("alice")] == ["likes red"]
+    assert (await memory.get("alice", old.memory_id)) != old
+
+
 # --- search -----------------------------------------------------------------------------------------------
 
 
@@ -232,16 +300,6 @@ async def test_searching_makes_no_directory(tmp_path: Path, memory: LongTermMemo
     assert await memory.search("alice", "x") == []
     assert await memory.export("alice") == []
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_replaced_text_leaves_nothing_in_the_index() -> None:
-    index = LexicalIndex()
-    index.put("a", "red fish")
-    index.put("a", "blue bird")
-    assert index.scores(["red", "fish"]) == {}
-    index.remove("a")
-    index.remove("a")
-    assert index.scores(["blue", "bird"]) == {}
 
 
 # --- change and removal -----------------------------------------------------------------------------------

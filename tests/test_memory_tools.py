@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from miniclaw.memory import LongTermMemory, memory_tools
+from miniclaw.memory import LongTermMemory, SystemPromptBuilder, estimate_tokens, memory_tools
 from miniclaw.tools import ToolContext, ToolRegistry, ToolResult
 
 
@@ -97,6 +98,62 @@ async def test_an_invented_id_saves_a_new_memory(tools: ToolRegistry, invented: 
     turn = context()
     assert (await call(tools, turn, "memory_save", content="a", memory_id=invented)).ok
     assert len(turn.saved_memories) == 1 and turn.saved_memories != [invented]
+
+
+async def test_what_is_close_to_a_saved_memory_is_shown_with_both_texts_and_dates(
+    tools: ToolRegistry, memory: LongTermMemory
+) -> None:
+    old = await memory.save("alice", "The user lives in Bonn")
+    turn = context()
+    result = await call(tools, turn, "memory_save", content="The user lives in Graz", context="moved")
+    [new_id] = turn.saved_memories
+    assert result.content.startswith(f"Saved as {new_id}.")
+    for memory_id, words in ((old.memory_id, "lives in Bonn"), (new_id, "lives in Graz (moved)")):
+        [line] = [line for line in result.content.splitlines() if memory_id in line and words in line]
+        assert old.updated_at[:10] in line
+    assert [row["memory_id"] for row in result.data["similar"]] == [old.memory_id]
+    assert len(await memory.list("alice")) == 2
+
+
+async def test_a_fact_told_fifty_times_costs_a_prompt_no_more_than_its_limit(
+    tools: ToolRegistry, memory: LongTermMemory
+) -> None:
+    """Field report HKUDS/nanobot 1186: a memory that bloats over time with duplicates."""
+    ways = ["Deploys go out on Friday", "Friday is deploy day", "We deploy each Friday", "deploy: Fridays"]
+    for number in range(50):
+        result = await call(tools, context(), "memory_save", content=f"{ways[number % 4]}, {number} times")
+        assert number == 0 or result.data["similar"], "the model was not shown that it is known"
+    layers = SystemPromptBuilder(recall_tokens=200).layers(
+        skills="", memories=await memory.search("alice", "deploy on Friday?", 50), today=datetime(2026, 1, 1)
+    )
+    assert sum(estimate_tokens(layer.text) for layer in layers if layer.name == "memory") < 260
+    for _ in range(50):
+        await call(tools, context(), "memory_save", content="Deploys go out on Friday")
+    assert len(await memory.list("alice")) == 51, "a repeat to the letter is no second record"
+
+
+async def test_two_users_who_ask_who_they_are_get_their_own(
+    tools: ToolRegistry, memory: LongTermMemory
+) -> None:
+    """Field reports HKUDS/nanobot 3100 and 2836: memories of several people get mixed."""
+    for scope, name in (("alice", "Alice"), ("bob", "Bob"), ("grp_a", "Team")):
+        await call(tools, context(scope), "memory_save", content=f"My name is {name}")
+    for scope, name in (("alice", "Alice"), ("bob", "Bob"), ("grp_a", "Team")):
+        result = await call(tools, context(scope), "memory_search", query="what is my name?")
+        assert [row["content"] for row in result.data] == [f"My name is {name}"]
+
+
+async def test_an_unknown_type_is_saved_as_semantic(tools: ToolRegistry, memory: LongTermMemory) -> None:
+    assert (await call(tools, context(), "memory_save", content="a", context="b", memory_type="rumour")).ok
+    [record] = await memory.list("alice")
+    assert record.memory_type == "semantic"
+
+
+def test_the_schema_of_saving_is_what_was_agreed(memory: LongTermMemory) -> None:
+    [save] = [tool for tool in memory_tools(memory) if tool.name == "memory_save"]
+    assert list(save.parameters["properties"]) == ["content", "context", "memory_type", "memory_id"]
+    assert save.parameters["required"] == ["content", "context"]
+    assert save.parameters["properties"]["memory_type"]["default"] == "semantic"
 
 
 def test_only_searching_is_free_of_risk(memory: LongTermMemory) -> None:

@@ -225,3 +225,17 @@ def test_a_turn_without_a_trace_is_an_error_in_one_sentence(
     assert main(["trace", *turn, "--data-dir", str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert error.startswith("miniclaw: ") and error.count("\n") == 1
+
+
+async def test_a_deleted_session_takes_the_traces_of_its_turns_with_it(tmp_path: Path) -> None:
+    provider = ScriptedProvider([LLMResponse(text="one"), LLMResponse(text="two")])
+    async with running_claw(tmp_path, provider) as claw:
+        kept, gone = [await send(claw), await send(claw)]
+        for receipt in (kept, gone):
+            await outcome(claw, receipt.turn_id)
+        assert gone.session_id is not None and gone.session_id != kept.session_id
+        await claw.sessions.delete(gone.session_id)
+    assert (
+        files(tmp_path / "traces")[0].endswith(f"/{kept.turn_id}.jsonl")
+        and len(files(tmp_path / "traces")) == 1
+    )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
+import hmac
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +25,7 @@ from miniclaw.app import MiniClaw
 from miniclaw.channel.platforms.generic import GenericPlatform
 from miniclaw.channel.webhook import Answer, WebhookRequest
 from miniclaw.channel_settings import GenericWebhookSettings
+from miniclaw.cli import main
 from miniclaw.errors import ConfigError, ProtocolError
 from tests.support.claw import running_claw
 from tests.support.model import last_user
@@ -263,6 +267,128 @@ async def test_nobody_can_be_asked_so_a_write_tool_is_denied_at_once_with_the_wa
     assert "--allow memory_delete" in told[0]
 
 
+# --- several keys, other proofs ---------------------------------------------------------------------------
+
+HUB = "hub-secret"
+TOKEN = "static-token"
+RAW = b'{"text":"x"}'
+
+
+def hub_headers(body: bytes, secret: str = HUB) -> dict[str, str]:
+    digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+    return {"X-Hub-Signature-256": f"sha256={digest}", "X-GitHub-Delivery": "d1"}
+
+
+async def status_of(http: aiohttp.ClientSession, url: str, headers: dict[str, str], body: bytes = RAW) -> int:
+    async with http.post(url, data=body, headers=headers) as response:
+        return response.status
+
+
+@pytest.mark.parametrize("key", [OTHER, SECRET])
+async def test_each_of_several_keys_signs_so_that_they_can_be_changed_one_after_the_other(
+    tmp_path: Path, key: str
+) -> None:
+    async with hooked(tmp_path, [echo]) as (_, http, url):
+        headers = signed_headers(RAW, key=base64.b64decode(key.removeprefix("whsec_")))
+        assert await status_of(http, url, headers) == 202
+        headers["webhook-signature"] = f"v1,AAAA v1a,BBBB {headers['webhook-signature']}"
+        assert await status_of(http, url, headers) == 202
+
+
+async def test_a_github_style_signature_is_taken_and_its_delivery_is_known_again(tmp_path: Path) -> None:
+    async with hooked(tmp_path, [echo], hub_secret=HUB) as (claw, http, url):
+        assert await status_of(http, url, hub_headers(RAW)) == 202
+        assert await status_of(http, url, hub_headers(RAW)) == 202
+        assert len(await claw.sessions.list("monitor")) == 1
+        assert await status_of(http, url, signed_headers(RAW)) == 202
+
+
+async def test_a_static_token_is_taken_and_messages_without_an_id_are_each_their_own(tmp_path: Path) -> None:
+    async with hooked(tmp_path, [echo] * 2, secret="", bearer=TOKEN) as (claw, http, url):
+        for _ in range(2):
+            assert await status_of(http, url, {"Authorization": f"Bearer {TOKEN}"}) == 202
+        assert len(claw._db.read("SELECT 1 FROM turns")) == 2
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": TOKEN},
+        {"Authorization": "Bearer "},
+        {"Authorization": f"Bearer {TOKEN}é"},
+        {"X-Hub-Signature-256": ""},
+        {"X-Hub-Signature-256": "sha256="},
+        {"X-Hub-Signature-256": hub_headers(RAW)["X-Hub-Signature-256"].removeprefix("sha256=")},
+        hub_headers(RAW + b" "),
+        hub_headers(RAW, "another"),
+        {**hub_headers(RAW, "another"), "Authorization": f"Bearer {TOKEN}"},
+        {**signed_headers(RAW, key=b"x" * 24), **hub_headers(RAW)},
+    ],
+)
+async def test_no_other_proof_is_taken_and_a_good_one_does_not_help_a_bad_one(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    async with hooked(tmp_path, [], hub_secret=HUB, bearer=TOKEN) as (claw, http, url):
+        assert await status_of(http, url, headers) == 401
+        assert await claw.sessions.list() == []
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t \n"])
+async def test_a_blank_secret_is_none_and_opens_nothing(tmp_path: Path, blank: str) -> None:
+    forged = [
+        {"Authorization": f"Bearer {blank}"},
+        {"Authorization": "Bearer"},
+        hub_headers(RAW, blank),
+        signed_headers(RAW, key=b""),
+    ]
+    async with hooked(tmp_path, [], secret=blank, hub_secret=blank, bearer=blank) as (claw, http, url):
+        for headers in forged:
+            shown = {name: value.replace("\n", "").replace("\t", "") for name, value in headers.items()}
+            assert await status_of(http, url, shown) in (401, 404)
+        assert "generic" not in claw.channels
+    settings = GenericWebhookSettings.model_validate(
+        {"secret": SECRET, "hub_secret": blank, "bearer": blank, "user": "monitor"}
+    )
+    checked = GenericPlatform(settings, clock=time.time)
+    for headers in forged:
+        lower = {name.lower(): value for name, value in headers.items()}
+        with pytest.raises(ProtocolError):
+            checked.verify(
+                WebhookRequest(
+                    method="POST", path="/webhooks/in", headers=lower, query={}, body=RAW, now=time.time()
+                )
+            )
+
+
+async def test_fields_have_the_names_that_are_set(tmp_path: Path) -> None:
+    names = {"text_field": "message", "thread_field": "topic", "sender_field": "from"}
+    async with hooked(tmp_path, [echo], **names) as (claw, http, url):
+        status, _ = await post(http, url, {"message": "disk", "topic": "ops", "from": "db-1", "text": "no"})
+        assert status == 202
+        [[message]] = claw._db.read("SELECT message FROM turns")
+        stored = json.loads(message)
+        assert (stored["payload"]["text"], stored["sender"]) == ("disk", "db-1")
+
+
+async def test_simulate_posts_a_signed_message_and_prints_the_reply(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GENERIC_WEBHOOK_SECRET", SECRET)
+    monkeypatch.setenv("MINICLAW_CHANNELS__GENERIC__USER", "monitor")
+    monkeypatch.setattr("miniclaw.cli.webhook_command.QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # the command adds one of its own
+    async with hooked(tmp_path, [echo], reply_hosts=("127.0.0.1",)):
+        words = ["webhook", "simulate", "generic", "--text", "disk", "--with-fake-api"]
+        code = await asyncio.to_thread(main, [*words, "--data-dir", str(tmp_path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 0 and lines[0].startswith("generic: 202") and lines[1:] == ["→ reply: echo: disk"]
+
+
+# --- properties -------------------------------------------------------------------------------------------
+
+
 def platform() -> GenericPlatform:
     settings = GenericWebhookSettings.model_validate({"secret": SECRET, "user": "monitor"})
     return GenericPlatform(settings, clock=time.time)
@@ -271,10 +397,14 @@ def platform() -> GenericPlatform:
 @given(st.binary(max_size=200), st.integers(0, 10_000), st.integers(1, 255))
 def test_any_change_of_a_signed_body_is_refused(body: bytes, place: int, change: int) -> None:
     headers = signed_headers(body, at=1000)
-    platform().verify(WebhookRequest(method="POST", path="/webhooks/in", headers=headers, query={}, body=body, now=1000))
+    platform().verify(
+        WebhookRequest(method="POST", path="/webhooks/in", headers=headers, query={}, body=body, now=1000)
+    )
     changed = bytearray(body or b"\0")
     changed[place % len(changed)] ^= change
-    spoilt = WebhookRequest(method="POST", path="/webhooks/in", headers=headers, query={}, body=bytes(changed) or b"x", now=1000)
+    spoilt = WebhookRequest(
+        method="POST", path="/webhooks/in", headers=headers, query={}, body=bytes(changed) or b"x", now=1000
+    )
     with pytest.raises(ProtocolError):
         platform().verify(spoilt)
 
@@ -286,7 +416,9 @@ def test_any_change_of_a_signed_body_is_refused(body: bytes, place: int, change:
 )
 def test_the_parser_never_raises_anything_but_a_refusal(value: Any) -> None:
     body = value if isinstance(value, bytes) else json.dumps(value).encode()
-    request = WebhookRequest(method="POST", path="/webhooks/in", headers={"webhook-id": "m"}, query={}, body=body, now=0)
+    request = WebhookRequest(
+        method="POST", path="/webhooks/in", headers={"webhook-id": "m"}, query={}, body=body, now=0
+    )
     try:
         parsed = platform().parse(request)
     except ProtocolError as error:

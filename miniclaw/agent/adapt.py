@@ -85,7 +85,10 @@ def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, rename
     touches_own = renamed or quirks.names or quirks.content != "any" or quirks.thoughts in {"calls", "always"}
     fitted = [
         _fit(message, quirks, by)
-        if touches_all or (touches_own and message["role"] == "assistant") or not _PRIVATE.isdisjoint(message)
+        if touches_all
+        or "reasoning_content" in message
+        or "provider_data" in message
+        or (touches_own and message["role"] == "assistant")
         else message
         for message in messages
     ]

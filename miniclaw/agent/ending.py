@@ -11,6 +11,7 @@ from miniclaw import failpoints
 from miniclaw.agent.core import Core
 from miniclaw.agent.progress import Outcome, Progress
 from miniclaw.agent.transcript import pending_calls
+from miniclaw.channel.base import Pulled
 from miniclaw.errors import StorageUnavailable
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, event_message, format_time
@@ -110,6 +111,10 @@ class TurnEnding:
             return []
         text = outcome.data.get("text") or outcome.data.get("message") or ""
         moment = self._c.clock()
+        if isinstance(channel, Pulled):
+            parts = channel.left_over(target, text)
+        else:
+            parts = list(enumerate(channel.split(text)))
         return [
             Delivery(
                 key=f"{turn.turn_id}.{part}",
@@ -125,7 +130,7 @@ class TurnEnding:
                 next_at=moment,
                 created_at=moment,
             )
-            for part, piece in enumerate(channel.split(text))
+            for part, piece in parts
         ]
 
     def show_phase(self, session: Session, turn: Turn, phase: str) -> None:

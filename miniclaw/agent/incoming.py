@@ -42,9 +42,7 @@ async def take_in(turn: Turn, channel: Delivers | None, workspace: Workspace) ->
     return "\n".join(lines)
 
 
-async def _fetch(
-    turn: Turn, file: FileRef, channel: object, workspace: Workspace
-) -> tuple[str, int]:
+async def _fetch(turn: Turn, file: FileRef, channel: object, workspace: Workspace) -> tuple[str, int]:
     if not isinstance(channel, FetchesFiles):
         raise ToolError("this channel gives no files")
     target = ReplyTarget.model_validate(turn.message.get("reply_to") or {})

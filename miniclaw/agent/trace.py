@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +42,7 @@ SECRET_LENGTH: Final = 8
 """A shorter one is a placeholder, and may be any word."""
 TEXT_CHARS: Final = 2_000
 """What a record keeps of a result or of an argument that is no object."""
-DYNAMIC_LAYERS: Final = frozenset({"summary", "memory", "date"})
+DYNAMIC_LAYERS: Final = frozenset({"summary", "memory", "hint", "date"})
 """Layers of the system prompt that change from turn to turn and are no part of its version."""
 
 _KEYS: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "cookie")
@@ -65,6 +65,8 @@ def secrets_of(settings: BaseModel, *more: str) -> set[str]:
     for value in values:
         if isinstance(value, dict):
             values += value.values()
+        elif isinstance(value, tuple):
+            values += value
         elif isinstance(value, SecretStr):
             found |= {word for word in value.get_secret_value().split() if len(word) >= SECRET_LENGTH}
         elif isinstance(value, BaseModel):
@@ -107,6 +109,18 @@ class TraceStore:
         self._waiting.append((turn_id, record))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
+
+    async def remove(self, turn_ids: Collection[str]) -> None:
+        """Delete what is kept of these turns, also what is not written yet."""
+        self._waiting = [(turn_id, record) for turn_id, record in self._waiting if turn_id not in turn_ids]
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        await asyncio.to_thread(self._remove, turn_ids)
+
+    def _remove(self, turn_ids: Collection[str]) -> None:
+        for day in self._directory.glob("????-??-??"):
+            for turn_id in turn_ids:
+                (day / f"{turn_id}.jsonl").unlink(missing_ok=True)
 
     async def close(self) -> None:
         """Write what is left; may be called again."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -15,7 +14,8 @@ from miniclaw.agent.core import Core
 from miniclaw.agent.delegate import PARENT, Parent
 from miniclaw.agent.ending import TurnEnding, until_stored
 from miniclaw.agent.gate import TurnGate
-from miniclaw.agent.progress import Outcome, Pause, Progress, keep_steps, report, show_chunk, show_tool
+from miniclaw.agent.opening import TurnOpening
+from miniclaw.agent.progress import Outcome, Pause, Progress, report, show_chunk, show_tool
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message
 from miniclaw.agent.replies import limit_sentence, stopped_note
 from miniclaw.agent.runtime import AgentRuntime, Finished, ToolFinished, ToolStarted
@@ -24,9 +24,10 @@ from miniclaw.agent.transcript import SessionTranscript
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType
-from miniclaw.memory.context import Layer, SystemPromptBuilder
-from miniclaw.memory.models import MemorySearchResult
-from miniclaw.session.models import Entry, Session, Turn, title_of
+from miniclaw.memory.context import Layer
+from miniclaw.session.models import Session, Turn
+from miniclaw.settings import Moment
+from miniclaw.tools.base import ToolBox
 
 __all__ = ["MailboxCommands", "TurnRunner"]
 
@@ -55,15 +56,16 @@ class TurnRunner:
     A cancel interrupts the attempt only, never the committing of an end: each turn ends exactly once.
     """
 
-    def __init__(self, core: Core, commands: MailboxCommands) -> None:
+    def __init__(
+        self, core: Core, commands: MailboxCommands, *, pause: Callable[[str, bool], None] | None = None
+    ) -> None:
         settings = core.settings
         self._c = core
         self._runtime = AgentRuntime(core.provider, settings.agent)
         self._ending = TurnEnding(core)
-        self._prompt = SystemPromptBuilder(
-            settings.agent.system_prompt, recall_tokens=settings.memory.recall_tokens
-        )
+        self._opening = TurnOpening(core)
         self._commands = commands
+        self._pause = pause
         self._cancelled: set[str] = set()
         self._attempts: dict[str, asyncio.Task[Outcome]] = {}
         self._progress: dict[str, Progress] = {}
@@ -88,6 +90,8 @@ class TurnRunner:
             if not await self._ending.end(turn, session, feed, outcome, progress):
                 outcome = await self._cancelled_outcome(turn, session, feed)
                 await self._ending.end(turn, session, feed, outcome, progress)
+            if (reason := await self._hook("after_turn", turn, state=outcome.state)) is not None:
+                logger.warning("turn %s: a hook says after its end: %s", turn.turn_id, reason)
         finally:
             self._c.live.close(feed)
             self._progress.pop(turn.turn_id, None)
@@ -184,9 +188,26 @@ class TurnRunner:
             text = f"The model did not answer within {seconds:g} s; try again later."
             raise ModelError("model_unreachable", text, retryable=True) from error
 
+    def _show_phase(self, session: Session, turn: Turn, phase: str) -> None:
+        if self._pause is not None:
+            self._pause(session.session_id, phase == "waiting_approval")
+        self._ending.show_phase(session, turn, phase)
+
+    async def _hook(self, moment: Moment, turn: Turn, **more: Any) -> str | None:
+        """What a hook of the operator has against it; `None` = nothing."""
+        if (hooks := self._c.registry.hooks) is None:
+            return None
+        about = {"user_id": turn.user_id, "session_id": turn.session_id, "turn_id": turn.turn_id}
+        return await hooks.run(moment, {**about, "text": turn.text, **more})
+
     async def _converse(self, turn: Turn, session: Session, feed: TurnFeed, progress: Progress) -> Outcome:
-        await self._prepare(turn, session, feed, progress)
-        layers = self._layers(session, progress.memories)
+        await self._opening.prepare(turn, session, feed, progress)
+        reason = await self._hook("before_turn", turn)
+        if reason is not None:
+            return Outcome(
+                "finished", {"text": reason, **report(progress)}, {"role": "assistant", "content": reason}
+            )
+        layers = self._opening.layers(session, turn, progress)
         chosen = session.metadata.get("model")
         transcript = SessionTranscript(
             session,
@@ -200,7 +221,7 @@ class TurnRunner:
         seconds = self._c.settings.agent.turn_timeout
         try:
             async with asyncio.timeout(seconds - progress.seconds) as timer:
-                pause = Pause(timer, lambda phase: self._ending.show_phase(session, turn, phase))
+                pause = Pause(timer, lambda phase: self._show_phase(session, turn, phase))
                 progress.budget.spent = lambda: seconds - pause.left()
                 gate = TurnGate(
                     turn,
@@ -213,7 +234,9 @@ class TurnRunner:
                     context=progress.context,
                 )
                 progress.trace = progress.trace.part("answer", layers)
-                finished = await self._listen(transcript, gate, feed, progress, chosen)
+                finished = await self._listen(
+                    transcript, self._opening.tools(session), gate, feed, progress, chosen
+                )
         except TimeoutError:
             if not timer.expired():
                 raise
@@ -224,6 +247,7 @@ class TurnRunner:
     async def _listen(
         self,
         transcript: SessionTranscript,
+        tools: ToolBox,
         gate: TurnGate,
         feed: TurnFeed,
         progress: Progress,
@@ -231,7 +255,7 @@ class TurnRunner:
     ) -> Finished:
         """Run the agent and show what it says and does."""
         finished = Finished(LLMResponse())
-        runtime, tools = self._runtime, self._c.registry
+        runtime = self._runtime
         given: dict[str, Any] = {"budget": progress.budget, "trace": progress.trace, "model": model}
         name = model or self._c.provider.info.name
         parent = Parent(
@@ -248,33 +272,6 @@ class TurnRunner:
                 case Finished():
                     finished = event
         return finished
-
-    async def _prepare(self, turn: Turn, session: Session, feed: TurnFeed, progress: Progress) -> None:
-        """Store the user's message, recall, and tell readers that the turn begins."""
-        steps = session.steps_of(turn.turn_id)
-        if not steps:
-            message = {"role": "user", "content": turn.text}
-            await self._c.sessions.append(session, [Entry(turn.turn_id, 0, message, self._c.clock())])
-            if not session.title:
-                await self._c.sessions.update(session, title=title_of(turn.text))
-                self._ending.show_phase(session, turn, "running")
-        if self._c.settings.memory.recall:
-            recall = self._c.settings.memory.recall
-            progress.memories = await self._c.memory.search(turn.scope, turn.text, recall)
-        keep_steps(feed, steps)
-        feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})
-        if turn.attempt > 1:
-            self._c.live.bus.publish(f"session.{turn.session_id}", feed.snapshot())
-
-    def _layers(self, session: Session, memories: list[MemorySearchResult]) -> list[Layer]:
-        self._c.skills.reload_if_changed()
-        active = session.metadata.get("skills") or ()
-        return self._prompt.layers(
-            skills=self._c.skills.prompt(active, token_limit=self._c.settings.skills.prompt_tokens),
-            memories=memories,
-            today=datetime.fromtimestamp(self._c.clock()).astimezone(),
-            summary=(session.metadata.get("summary") or {}).get("text", ""),
-        )
 
     def _finished(self, turn: Turn, feed: TurnFeed, progress: Progress, finished: Finished) -> Outcome:
         response, stop = finished.response, finished.stop

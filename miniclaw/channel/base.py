@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from miniclaw.gateway.protocol import FileRef, GatewayMessage, Inbound, Receipt, ReplyTarget
 
-__all__ = ["AsksApproval", "Channel", "Delivers", "FetchesFiles", "ShowsStatus", "StreamsReplies"]
+__all__ = ["AsksApproval", "Channel", "Delivers", "FetchesFiles", "Pulled", "ShowsStatus", "StreamsReplies"]
 
 
 class Channel(ABC):
@@ -66,6 +66,15 @@ class Delivers(Protocol):
         Raises:
             DeliveryError: it was not sent, or it is not known whether it was.
         """
+        ...
+
+
+@runtime_checkable
+class Pulled(Protocol):
+    """A channel whose platform asks for the growing answer; only what it cannot show that way is delivered."""
+
+    def left_over(self, target: ReplyTarget, text: str) -> list[tuple[int, str]]:
+        """The parts of a final text that are delivered all the same, with their numbers; mostly none."""
         ...
 
 

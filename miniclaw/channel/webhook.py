@@ -10,18 +10,27 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 from aiohttp import web
 
 from miniclaw.channel.base import Channel, Delivers
 from miniclaw.config import Clock
-from miniclaw.errors import DeliveryError, ProtocolError
+from miniclaw.errors import DeliveryError, ProtocolError, StorageError
 from miniclaw.gateway.http import RETRY_SECONDS, Route, json_response
 from miniclaw.gateway.notices import Notices
 from miniclaw.gateway.protocol import GatewayMessage, Inbound, Receipt
+from miniclaw.gateway.standings import Standing, Standings
 
-__all__ = ["Answer", "Platform", "WebhookChannel", "WebhookRequest", "delivery_error"]
+__all__ = [
+    "Answer",
+    "Platform",
+    "Poll",
+    "ShowsTurns",
+    "WebhookChannel",
+    "WebhookRequest",
+    "delivery_error",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +69,13 @@ class Answer:
     """Close the connection without an answer, for platforms that try again on nothing else."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """The platform asks what it is to show of a turn now."""
+
+    turn_id: str
+
+
 class Platform(Delivers, Protocol):
     """One platform's manners; a file each under `platforms/`."""
 
@@ -80,7 +96,7 @@ class Platform(Delivers, Protocol):
         """
         ...
 
-    def parse(self, request: WebhookRequest) -> Inbound | Answer:
+    def parse(self, request: WebhookRequest) -> Inbound | Answer | Poll:
         """The message of a verified request, or what to answer when it holds none (handshake, own message).
 
         Raises:
@@ -97,15 +113,31 @@ class Platform(Delivers, Protocol):
         ...
 
 
+@runtime_checkable
+class ShowsTurns(Protocol):
+    """A platform that is told of an answer when it asks, and of the rest when it posts a message."""
+
+    def show(self, stream_id: str, standing: Standing | None) -> Answer:
+        """What to show of a turn, or of a message without one; `None` = there is no such turn (any more)."""
+        ...
+
+
 class WebhookChannel(Channel):
-    """The channel of one platform account; its answers leave through the outbox."""
+    """The channel of one platform account; its answers leave through the outbox, or when they are asked for."""
 
     def __init__(
-        self, platform: Platform, *, message_bytes: int, clock: Clock, notices: Notices | None = None
+        self,
+        platform: Platform,
+        *,
+        message_bytes: int,
+        clock: Clock,
+        notices: Notices,
+        standings: Standings,
     ) -> None:
         self.name = platform.name
         self.platform = platform
         self._notices = notices
+        self._standings = standings
         self._message_bytes = message_bytes
         self._clock = clock
         self._queue: asyncio.Queue[Inbound] = asyncio.Queue(QUEUE)
@@ -153,7 +185,14 @@ class WebhookChannel(Channel):
         except ProtocolError as error:
             logger.warning("%s webhook refused: %s", self.name, error)
             return web.Response(status=401 if error.code == "unauthorized" else 400)
-        answer = parsed if isinstance(parsed, Answer) else await self._store(parsed)
+        try:
+            if isinstance(parsed, Inbound):
+                answer = await self._store(parsed)
+            else:
+                answer = parsed if isinstance(parsed, Answer) else self._show(parsed.turn_id)
+        except StorageError as error:
+            logger.error("%s webhook: %s", self.name, error)
+            answer = Answer(hang_up=True)
         if answer.hang_up and request.transport is not None:
             request.transport.abort()
         return _response(answer)
@@ -171,9 +210,18 @@ class WebhookChannel(Channel):
             receipt = Receipt(status="unavailable", code="storage_unavailable")
         finally:
             self._unsettled.pop(id(inbound), None)
-        if self._notices is not None:
+        if isinstance(self.platform, ShowsTurns):
+            if receipt.turn_id is not None:
+                return self._show(receipt.turn_id)
+            if text := await self._notices.text(inbound, receipt):
+                return self.platform.show(inbound.msg_id, Standing(text=text))
+        else:
             await self._notices.tell(inbound, receipt)
         return self.platform.answer(receipt, inbound)
+
+    def _show(self, turn_id: str) -> Answer:
+        assert isinstance(self.platform, ShowsTurns)
+        return self.platform.show(turn_id, self._standings.of(turn_id, self.name))
 
 
 def _response(answer: Answer) -> web.Response:

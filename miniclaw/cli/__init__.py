@@ -21,6 +21,7 @@ COMMANDS = {
     "chat": "talk in the terminal",
     "mcp": "serve the tools to MCP clients",
     "doctor": "check everything, and say how to mend it",
+    "memory": "see, search, change, export and wipe what is remembered",
     "skills": "list skills, show one, check a file",
     "tools": "list tools, call one",
     "webhook": "post a platform's event to the running gateway",

@@ -10,6 +10,7 @@ import sys
 from typing import Any, Final
 
 from miniclaw import __version__
+from miniclaw.gateway.command_text import command_text
 
 __all__ = ["Screen"]
 
@@ -84,6 +85,9 @@ class Screen:
 
     def result(self, name: str, result: dict[str, Any]) -> None:
         """Show what a command came to."""
+        if name == "memories":
+            self._line(command_text(name, result))
+            return
         for key, value in result.items():
             if isinstance(value, list):
                 self._line(f"{key}:")

@@ -6,8 +6,7 @@ import asyncio
 from typing import Any, Final
 
 from aiohttp import web
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, Field
 
 from miniclaw import __version__
 from miniclaw.agent.approval import Decision
@@ -15,10 +14,10 @@ from miniclaw.agent.core import Core
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.commands import Commands
 from miniclaw.gateway.dispatcher import Dispatcher
-from miniclaw.gateway.http import Route, json_response, user_of
+from miniclaw.gateway.http import Route, json_response, read_json, user_of
 from miniclaw.gateway.markdown import render_markdown
+from miniclaw.gateway.memory_api import MemoryApi
 from miniclaw.gateway.pages import MAX_PAGE, message_page
-from miniclaw.gateway.protocol import has_unreadable
 from miniclaw.session.export import to_json, to_markdown
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.tools.exports import tools_view
@@ -44,32 +43,6 @@ class _ForkBody(BaseModel):
     position: int | None = Field(default=None, ge=-1)
 
 
-class _MemoryBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    content: str = Field(min_length=1, max_length=4000)
-    context: str = Field(default="", max_length=2000)
-
-
-async def read_json(request: web.Request, model: type[BaseModel]) -> Any:
-    """The body as `model`.
-
-    Raises:
-        ProtocolError: `bad_json` or `bad_message`; the message names the field.
-    """
-    raw = await request.read()
-    try:
-        value = from_json(raw)
-        if has_unreadable(value):
-            raise ProtocolError("bad_message", "The body holds a lone surrogate or a NUL character.")
-        return model.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"])) or "body"
-        raise ProtocolError("bad_message", f"`{where}`: {first['msg']}.") from error
-    except ValueError as error:
-        raise ProtocolError("bad_json", "The body is not JSON.") from error
-
-
 class Api:
     """Handlers of `/api/`; each checks that what it shows belongs to the user who asks."""
 
@@ -90,10 +63,7 @@ class Api:
             ("POST", "/api/sessions/{id}/fork", self.fork),
             ("GET", "/api/sessions/{id}/export", self.export),
             ("GET", "/api/sessions/{id}/messages", self.messages),
-            ("GET", "/api/memories", self.memories),
-            ("POST", "/api/memories", self.add_memory),
-            ("GET", "/api/memories/{id}", self.memory),
-            ("DELETE", "/api/memories/{id}", self.delete_memory),
+            *MemoryApi(self._c.memory).table(),
             ("GET", "/api/tools", self.tools),
             ("GET", "/api/skills", self.skills),
             ("GET", "/api/skills/{name}", self.skill),
@@ -177,36 +147,6 @@ class Api:
         if html:
             await asyncio.to_thread(_render, page["messages"])
         return json_response(page)
-
-    async def memories(self, request: web.Request) -> web.Response:
-        """The user's memories, or those that fit `query`."""
-        user_id, query = user_of(request), request.query.get("query", "")
-        if query:
-            found = [hit.record for hit in await self._c.memory.search(user_id, query, 50)]
-        else:
-            found = await self._c.memory.list(user_id)
-        return json_response({"memories": [record.model_dump(mode="json") for record in found]})
-
-    async def add_memory(self, request: web.Request) -> web.Response:
-        """Save a memory that the user wrote."""
-        body: _MemoryBody = await read_json(request, _MemoryBody)
-        record = await self._c.memory.save(
-            user_of(request), body.content, context=body.context, source="user"
-        )
-        return json_response(record.model_dump(mode="json"), status=201)
-
-    async def memory(self, request: web.Request) -> web.Response:
-        """One memory."""
-        record = await self._c.memory.get(user_of(request), request.match_info["id"])
-        if record is None:
-            raise ProtocolError("not_found", "There is no such memory.")
-        return json_response(record.model_dump(mode="json"))
-
-    async def delete_memory(self, request: web.Request) -> web.Response:
-        """Delete one memory."""
-        if not await self._c.memory.delete(user_of(request), request.match_info["id"]):
-            raise ProtocolError("not_found", "There is no such memory.")
-        return json_response({"deleted": True})
 
     async def tools(self, request: web.Request) -> web.Response:
         """The tools."""

@@ -100,8 +100,9 @@ class Skills(Args):
 
 
 class Memories(Args):
-    """All, or those that fit a query."""
+    """All, or those that fit a query; or remove them all."""
 
+    action: Literal["list", "clear"] = "list"
     query: str = ""
     limit: int = Field(default=100, ge=1, le=1000)
 
@@ -182,7 +183,7 @@ COMMANDS: Final[dict[str, Command]] = {
         Skills, "lists the skills; NAME switches one on in this session, -NAME off", text="activate"
     ),
     "stats": Command(Args, "shows the tokens that you used and their cost"),
-    "memories": Command(Memories, "lists or searches your memories", text="query"),
+    "memories": Command(Memories, "lists or searches your memories; `clear` removes all", text="query"),
     "remember": Command(Remember, "saves a memory", changes=True, text="content"),
     "forget": Command(Forget, "deletes a memory", changes=True, text="memory_id"),
     "users": Command(Users, "lists and keeps users (admins)"),
@@ -208,6 +209,8 @@ def read_command(text: str) -> CommandPayload | None:
     args: dict[str, Any] = {command.text: rest} if command.text and rest else {}
     if word == "skills" and rest.startswith("-"):
         args = {"deactivate": rest[1:].strip()}
+    if word == "memories" and rest == "clear":
+        args = {"action": "clear"}
     if word == "approve" and rest:
         reference, *scope = rest.split()
         args = {"approval_id": reference, **({"scope": scope[0]} if scope else {})}

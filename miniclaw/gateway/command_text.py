@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["command_text"]
+__all__ = ["command_text", "memory_rows"]
 
 LISTED: Final = 20
 """Rows of a list in one reply."""
 
+ROW: Final = 120
+"""Characters of a memory in a row."""
+_TYPES: Final = {"semantic": "语义记忆", "episodic": "情景记忆", "procedural": "程序记忆"}
 _SENTENCES: Final = {
     "new": "好，新的会话开始了。/ A new session has begun.",
     "clear": "之前的对话已不再给模型看。/ The model no longer sees the conversation so far.",
     "seen": "OK",
-    "remember": "记住了。/ Remembered: {memory_id}",
     "forget": "已忘记。/ Forgotten: {memory_id}",
     "approve": "已同意。/ Approved.",
     "deny": "已拒绝。/ Denied.",
@@ -25,7 +28,6 @@ _SENTENCES: Final = {
 _LISTS: Final = {
     "sessions": ("sessions", "{session_id}  {title}"),
     "tools": ("tools", "{name}: {description}"),
-    "memories": ("memories", "{memory_id}  {content}"),
     "help": ("commands", "/{name}: {about}"),
     "stats": ("usage", "{day}  {model}: {input_tokens} + {output_tokens}"),
     "history": ("messages", "{role}: {content}"),
@@ -48,12 +50,31 @@ def command_text(name: str, result: dict[str, Any]) -> str:
             )
         case "skills":
             return _lines([f"{'● ' if row['active'] else ''}{row['name']}" for row in result["skills"]])
+        case "memories" if "cleared" in result:
+            return f"已清空 {result['cleared']} 条记忆。/ {result['cleared']} memories were removed."
+        case "memories":
+            return _lines(memory_rows(result["memories"]))
+        case "remember":
+            close = [f"相近的记忆 / close to it: {row}" for row in memory_rows(result.get("similar") or [])]
+            return "\n".join([f"记住了。/ Remembered: {result['memory_id']}", *close])
         case "resume" | "fork":
             return f"会话 / session: {result.get('title') or result['session_id']}"
     if sentence := _SENTENCES.get(name):
         return sentence.format_map(_Given(result))
     key, row = _LISTS.get(name, ("", ""))
     return _lines([row.format_map(_Given(one)) for one in result.get(key) or ()]) if key else "OK"
+
+
+def memory_rows(memories: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line a memory: number, type, content, context and id; what is sensitive is marked."""
+    rows = []
+    for number, memory in enumerate(memories, 1):
+        kind = f"{memory['memory_type']} / {_TYPES[memory['memory_type']]}"
+        mark = " · sensitive / 敏感" if memory.get("category") == "sensitive" else ""
+        text = " ".join(f"{memory['content']} | {memory.get('context') or '-'}".split())
+        short = text if len(text) <= ROW else text[: ROW - 1] + "…"
+        rows.append(f"{number}. [{kind}{mark}] {short}  ({memory['memory_id']}, {memory['updated_at'][:10]})")
+    return rows
 
 
 def _lines(rows: list[str]) -> str:

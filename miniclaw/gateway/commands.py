@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from miniclaw.agent.approval import Decision
@@ -36,6 +36,7 @@ from miniclaw.gateway.pages import message_page
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
 from miniclaw.gateway.session_actions import SessionActions
 from miniclaw.memory.compaction import summary_request
+from miniclaw.memory.models import MemoryRecord
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session, Turn
 from miniclaw.tools.exports import tools_view
@@ -211,19 +212,25 @@ class Commands:
         return {"usage": self._c.usage.rows(_user(inbound)), **self._mailbox.load}
 
     async def _memories(self, inbound: Inbound, args: Memories) -> dict[str, Any]:
-        user_id = _user(inbound)
+        scope = _scope(inbound)
+        if args.action == "clear":
+            return {"cleared": await self._c.memory.clear(scope)}
         if args.query:
-            found = [r.record for r in await self._c.memory.search(user_id, args.query, args.limit)]
-        else:
-            found = (await self._c.memory.list(user_id))[: args.limit]
-        return {"memories": [record.model_dump(mode="json", exclude_none=True) for record in found]}
+            return {
+                "memories": _shown(
+                    r.record for r in await self._c.memory.search(scope, args.query, args.limit)
+                )
+            }
+        return {"memories": _shown((await self._c.memory.list(scope))[: args.limit])}
 
     async def _remember(self, inbound: Inbound, args: Remember) -> dict[str, Any]:
-        record = await self._c.memory.save(_user(inbound), args.content, context=args.context, source="user")
-        return {"memory_id": record.memory_id}
+        scope = _scope(inbound)
+        record = await self._c.memory.save(scope, args.content, context=args.context, source="user")
+        close = await self._c.memory.similar(scope, record.content, besides=record.memory_id)
+        return {"memory_id": record.memory_id, "similar": _shown(close)}
 
     async def _forget(self, inbound: Inbound, args: Forget) -> dict[str, Any]:
-        if not await self._c.memory.delete(_user(inbound), args.memory_id):
+        if not await self._c.memory.delete(_scope(inbound), args.memory_id):
             raise ProtocolError("not_found", "There is no such memory.")
         return {"memory_id": args.memory_id}
 
@@ -290,6 +297,10 @@ class Commands:
         if session is None:
             raise ProtocolError("session_not_found", "There is no such session.")
         return session
+
+
+def _shown(records: Iterable[MemoryRecord]) -> list[dict[str, Any]]:
+    return [record.model_dump(mode="json", exclude_none=True) for record in records]
 
 
 def _scope(inbound: Inbound) -> str:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
 
 from miniclaw.config import WebSettings
 from miniclaw.errors import ConfigError, MemoryStoreError, ProtocolError, StorageError
 from miniclaw.gateway.access import HostRules, presented_token
-from miniclaw.gateway.protocol import encode_json
+from miniclaw.gateway.protocol import encode_json, has_unreadable
 from miniclaw.identity import Identities
 
-__all__ = ["HttpServer", "Route", "error_response", "json_response", "user_of"]
+__all__ = ["HttpServer", "Route", "error_response", "json_response", "read_json", "user_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +68,26 @@ def user_of(request: web.Request) -> str:
 def json_response(value: object, *, status: int = 200) -> web.Response:
     """A JSON answer."""
     return web.Response(text=encode_json(value), status=status, content_type="application/json")
+
+
+async def read_json(request: web.Request, model: type[BaseModel]) -> Any:
+    """The body as `model`.
+
+    Raises:
+        ProtocolError: `bad_json` or `bad_message`; the message names the field.
+    """
+    raw = await request.read()
+    try:
+        value = from_json(raw)
+        if has_unreadable(value):
+            raise ProtocolError("bad_message", "The body holds a lone surrogate or a NUL character.")
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise ProtocolError("bad_message", f"`{where}`: {first['msg']}.") from error
+    except ValueError as error:
+        raise ProtocolError("bad_json", "The body is not JSON.") from error
 
 
 def error_response(error: ProtocolError) -> web.Response:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
-from miniclaw.channel.base import AsksApproval, Delivers, ShowsStatus, StreamsReplies
+from miniclaw.channel.base import AsksApproval, Delivers, Pulled, ShowsStatus, StreamsReplies
 from miniclaw.config import Clock
 from miniclaw.errors import DeliveryError, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent, Subscription
@@ -87,7 +87,7 @@ class LiveReplies:
         channel = self._channels[turn.channel] if turn is not None else None
         if turn is None or channel is None or turn.message.get("reply_to") is None:
             return None
-        if turn.message["msg_type"] != "text":
+        if turn.message["msg_type"] != "text" or isinstance(channel, Pulled):
             return None
         reply = _Reply(turn, channel, self._outbox, clock=self._clock)
         self._replies[turn_id] = reply

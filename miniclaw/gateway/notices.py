@@ -42,15 +42,14 @@ class Notices:
 
     async def tell(self, inbound: Inbound, receipt: Receipt) -> None:
         """Reply to the sender of a message that started no turn, where there is something to say."""
-        if inbound.reply_to is None:
-            return
         try:
-            if text := await self._text(inbound, receipt):
+            if inbound.reply_to is not None and (text := await self.text(inbound, receipt)):
                 await self._store(inbound, text)
         except StorageError as error:
             logger.error("a reply to %s could not be stored: %s", inbound.msg_id, error)
 
-    async def _text(self, inbound: Inbound, receipt: Receipt) -> str:
+    async def text(self, inbound: Inbound, receipt: Receipt) -> str:
+        """What there is to say of a message that started no turn; empty = nothing."""
         said = inbound.payload.text if isinstance(inbound.payload, TextPayload) else ""
         language = 0 if is_chinese(said) or not said.isascii() else 1
         if receipt.status == "busy":

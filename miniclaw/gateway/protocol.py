@@ -149,6 +149,8 @@ class ReplyTarget(BaseModel):
     """The platform's tenant, team or robot, where sending needs it."""
     sender: str | None = None
     """The platform's id of whom it answers, where sending needs it."""
+    expires_at: float | None = None
+    """Until when `url` takes answers, in seconds since the epoch, where it does not do so for ever."""
 
 
 class FileRef(BaseModel):

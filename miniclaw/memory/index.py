@@ -6,10 +6,8 @@ Everything here is synchronous and for one thread at a time; `LongTermMemory` se
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +15,9 @@ from typing import Final
 
 from miniclaw.errors import MemoryStoreError
 from miniclaw.memory.models import MemoryRecord, check_memory_id, parse_record, render_record
-from miniclaw.text import tokenize
+from miniclaw.memory.ranking import Ranking
 
-__all__ = ["LexicalIndex", "ScopeStore"]
+__all__ = ["ScopeStore"]
 
 logger = logging.getLogger(__name__)
 
@@ -28,54 +26,6 @@ MAX_FILE_BYTES: Final = 256 * 1024
 
 _NAME = re.compile(r"mem_[a-z0-9]{1,64}")
 _LEFTOVER = re.compile(r"\.mem_[a-z0-9]{1,64}\.md\.tmp")
-
-
-class LexicalIndex:
-    """Okapi BM25 over the terms of short texts; a score is above 0 where a term is shared."""
-
-    SATURATION: Final = 1.2
-    """How soon more of the same term stops to count (k1)."""
-    LENGTH: Final = 0.75
-    """How much a long text must share more than a short one (b)."""
-
-    def __init__(self) -> None:
-        self._postings: dict[str, dict[str, int]] = {}
-        self._terms: dict[str, Counter[str]] = {}
-        self._length: dict[str, int] = {}
-        self._total = 0
-
-    def put(self, name: str, text: str) -> None:
-        """Add a text, or replace the one of that name."""
-        self.remove(name)
-        terms = Counter(tokenize(text))
-        self._terms[name] = terms
-        self._length[name] = terms.total()
-        self._total += terms.total()
-        for term, times in terms.items():
-            self._postings.setdefault(term, {})[name] = times
-
-    def remove(self, name: str) -> None:
-        """Forget a text; an unknown name is fine."""
-        for term in self._terms.pop(name, ()):
-            postings = self._postings[term]
-            del postings[name]
-            if not postings:
-                del self._postings[term]
-        self._total -= self._length.pop(name, 0)
-
-    def scores(self, terms: Iterable[str]) -> dict[str, float]:
-        """The score of every text that shares a term."""
-        scores: dict[str, float] = {}
-        count = len(self._length)
-        for term in dict.fromkeys(terms):
-            postings = self._postings.get(term, {})
-            weight = math.log(1 + (count - len(postings) + 0.5) / (len(postings) + 0.5))
-            for name, times in postings.items():
-                length = self._length[name] * count / self._total
-                damping = self.SATURATION * (1 - self.LENGTH + self.LENGTH * length)
-                part = weight * times * (self.SATURATION + 1) / (times + damping)
-                scores[name] = scores.get(name, 0.0) + part
-        return scores
 
 
 _Signature = tuple[int, int, int]
@@ -96,7 +46,7 @@ class ScopeStore:
         self._seen: dict[str, _Signature] = {}
         self._swept = False
         self.records: dict[str, MemoryRecord] = {}
-        self.index = LexicalIndex()
+        self.index = Ranking()
 
     def __contains__(self, memory_id: str) -> bool:
         """Whether there is a file of that id, sound or broken."""
@@ -186,7 +136,8 @@ class ScopeStore:
     def _keep(self, record: MemoryRecord, signature: _Signature) -> None:
         self._seen[record.memory_id] = signature
         self.records[record.memory_id] = record
-        self.index.put(record.memory_id, f"{record.content}\n{record.context}")
+        text = f"{record.content}\n{record.context}"
+        self.index.put(record.memory_id, text, date=record.created_at[:10])
 
     def _forget(self, memory_id: str) -> None:
         self._seen.pop(memory_id, None)

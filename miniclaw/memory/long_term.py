@@ -11,12 +11,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from heapq import nlargest
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from miniclaw.errors import MemoryStoreError
 from miniclaw.gateway.protocol import format_time, new_id
+from miniclaw.memory.conversations import ConversationHit, ConversationIndex
 from miniclaw.memory.index import ScopeStore
 from miniclaw.memory.models import (
     Category,
@@ -28,7 +28,7 @@ from miniclaw.memory.models import (
     make_record,
     scope_parts,
 )
-from miniclaw.text import tokenize
+from miniclaw.memory.saving import clean_up, put_in_place, similar, store_record
 
 __all__ = ["LongTermMemory"]
 
@@ -36,6 +36,9 @@ T = TypeVar("T")
 
 QUERY_CHARS: Final = 4_000
 """Characters of a query that count; a longer one is a document, and most of it is beside the point."""
+
+TASK_SECONDS: Final = 90 * 86_400
+"""How long a task is remembered unless its saver says otherwise."""
 
 
 class _Slot:
@@ -69,6 +72,7 @@ class LongTermMemory:
         clock: seconds since the epoch.
         new_id: a fresh id for a prefix.
         loaded: scopes kept in memory at most, beside those in use; the one used longest ago is dropped first.
+        conversations: finds what was said in sessions; without it only records are recalled.
     """
 
     def __init__(
@@ -78,11 +82,13 @@ class LongTermMemory:
         clock: Callable[[], float] = time.time,
         new_id: Callable[[str], str] = new_id,
         loaded: int = 256,
+        conversations: ConversationIndex | None = None,
     ) -> None:
         self._root = root
         self._clock = clock
         self._new_id = new_id
         self._loaded_limit = loaded
+        self._conversations = conversations
         self._slots: OrderedDict[str, _Slot] = OrderedDict()
 
     async def save(
@@ -104,9 +110,16 @@ class LongTermMemory:
         record says already to the letter only touches its `updated_at`. A preference takes the place of the
         active ones with the same `key`.
 
+        A task expires, after three months unless said otherwise.
+
         Raises:
-            MemoryStoreError: a value cannot be used, or the file cannot be written.
+            MemoryStoreError: a value cannot be used, what is sensitive does not come from the user, or the
+                file cannot be written.
         """
+        if category == "sensitive" and source != "user":
+            raise MemoryStoreError("what is sensitive is saved by the user alone")
+        if category == "task" and expires_at is None:
+            expires_at = format_time(self._clock() + TASK_SECONDS)
         draft = self._draft(
             {
                 "content": content,
@@ -119,25 +132,63 @@ class LongTermMemory:
             },
             memory_id,
         )
-        return await self._run(scope, lambda store: _save(store, draft, is_named=memory_id is not None))
+
+        def work(store: ScopeStore) -> MemoryRecord:
+            clean_up(store, draft.updated_at)
+            return store_record(store, draft, is_named=memory_id is not None)
+
+        return await self._run(scope, work)
+
+    async def similar(
+        self, scope: str, content: str, *, besides: str | None = None, limit: int = 3
+    ) -> list[MemoryRecord]:
+        """The current records that `content` seems to repeat or contradict, for whoever saves it to see.
+
+        Args:
+            scope: whose.
+            content: what is to be saved, or has been.
+            besides: the id of the record that is no repeat of itself.
+            limit: how many.
+        """
+        draft = self._draft({"content": content}, besides)
+        found = await self._run(scope, lambda store: similar(store, draft, limit))
+        return [record for record in found if _may_show(record, scope, draft.updated_at)]
 
     async def search(self, scope: str, query: str, limit: int = 5) -> list[MemorySearchResult]:
         """The current records that share words with the query, best first.
 
         In a group's scope, what is marked `sensitive` is never among them.
         """
-        terms = tokenize(query[:QUERY_CHARS])
 
         def work(store: ScopeStore) -> list[MemorySearchResult]:
             now = self._now()
-            results = (
-                MemorySearchResult(store.records[memory_id], score)
-                for memory_id, score in store.index.scores(terms).items()
-                if _may_show(store.records[memory_id], scope, now)
+            found = store.index.search(
+                query[:QUERY_CHARS],
+                limit,
+                today=now[:10],
+                accept=lambda name: _may_show(store.records[name], scope, now),
             )
-            return nlargest(limit, results, key=_rank)
+            return [MemorySearchResult(store.records[name], score) for name, score in found]
 
         return await self._run(scope, work)
+
+    async def recall(
+        self, scope: str, query: str, limit: int = 5, *, session_id: str = "", clear: float = 0.0
+    ) -> list[MemorySearchResult | ConversationHit]:
+        """One search over records and past conversations: records first, then messages, `limit` of each at most.
+
+        Args:
+            scope: whose.
+            query: what is asked.
+            limit: how many of a kind.
+            session_id: the conversation that goes on, whose own messages are left out.
+            clear: the score that a message needs.
+        """
+        records = await self.search(scope, query, limit)
+        if self._conversations is None:
+            return [*records]
+        hits = await self._conversations.search(scope, query[:QUERY_CHARS], limit, besides=session_id)
+        return [*records, *(hit for hit in hits if hit.score >= clear)]
 
     async def get(self, scope: str, memory_id: str) -> MemoryRecord | None:
         """The record, whatever its status, or `None`."""
@@ -152,15 +203,28 @@ class LongTermMemory:
         content: str | None = None,
         context: str | None = None,
         memory_type: str | None = None,
+        category: Category | None = None,
+        key: str | None = None,
+        expires_at: str | None = None,
+        expected_updated_at: str | None = None,
     ) -> MemoryRecord:
         """Change what is given and leave the rest.
 
+        With `expected_updated_at`, only if nobody has changed the record since it had that time.
+
         Raises:
-            MemoryStoreError: there is no such record, or a value cannot be used.
+            MemoryStoreError: there is no such record, it was changed meanwhile, or a value cannot be used.
         """
-        given = {"content": content, "context": context, "memory_type": memory_type}
+        given = {
+            "content": content,
+            "context": context,
+            "memory_type": memory_type,
+            "category": category,
+            "key": key,
+            "expires_at": expires_at,
+        }
         changes = {name: value for name, value in given.items() if value is not None}
-        return await self._change(scope, memory_id, changes)
+        return await self._change(scope, memory_id, changes, expected_updated_at)
 
     async def supersede(self, scope: str, memory_id: str, *, by: str | None = None) -> MemoryRecord:
         """Take a record out of search and keep it, with the id of what replaces it.
@@ -222,15 +286,20 @@ class LongTermMemory:
         now = self._now()
         return make_record({"created_at": now, "updated_at": now, **fields, "memory_id": name})
 
-    async def _change(self, scope: str, memory_id: str, changes: Mapping[str, Any]) -> MemoryRecord:
+    async def _change(
+        self, scope: str, memory_id: str, changes: Mapping[str, Any], expected: str | None = None
+    ) -> MemoryRecord:
         check_memory_id(memory_id)
 
         def work(store: ScopeStore) -> MemoryRecord:
             record = store.records.get(memory_id)
             if record is None:
                 raise MemoryStoreError(f"there is no memory {memory_id}")
+            if expected not in (None, record.updated_at):
+                raise MemoryStoreError(f"{memory_id} was changed meanwhile; it says now: {record.content}")
             changed = make_record({**record.model_dump(), **changes, "updated_at": self._now()})
             store.write(changed)
+            put_in_place(store, changed)
             return changed
 
         return await self._run(scope, work)
@@ -260,39 +329,5 @@ def _may_show(record: MemoryRecord, scope: str, now: str) -> bool:
     return record.is_current(now) and not (is_group(scope) and record.category == "sensitive")
 
 
-def _save(store: ScopeStore, draft: MemoryRecord, *, is_named: bool) -> MemoryRecord:
-    record = draft
-    if is_named and (known := store.records.get(draft.memory_id)):
-        record = draft.model_copy(update={"created_at": known.created_at})
-    elif not is_named and (repeated := _same_as(store, draft)):
-        record = repeated.model_copy(update={"updated_at": draft.updated_at})
-    store.write(record)
-    if record.category == "preference" and record.key is not None:
-        # The new one is stored first: a crash between the two leaves one too many rather than none.
-        replaced = {
-            "status": "superseded",
-            "superseded_by": record.memory_id,
-            "updated_at": record.updated_at,
-        }
-        for other in tuple(store.records.values()):
-            same_key = other.category == "preference" and other.key == record.key
-            if same_key and other.status == "active" and other.memory_id != record.memory_id:
-                store.write(other.model_copy(update=replaced))
-    return record
-
-
-def _same_as(store: ScopeStore, draft: MemoryRecord) -> MemoryRecord | None:
-    """The active record that says the same to the letter."""
-    names = ("content", "context", "memory_type", "category", "key", "expires_at", "status")
-    for record in store.records.values():
-        if all(getattr(record, name) == getattr(draft, name) for name in names):
-            return record
-    return None
-
-
 def _in_order(store: ScopeStore) -> list[MemoryRecord]:
     return sorted(store.records.values(), key=lambda record: (record.created_at, record.memory_id))
-
-
-def _rank(result: MemorySearchResult) -> tuple[float, str, str]:
-    return result.score, result.record.updated_at, result.record.memory_id

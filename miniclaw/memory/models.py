@@ -88,6 +88,17 @@ class MemoryRecord(BaseModel):
         """Type, content and context, a line each."""
         return "\n".join(part for part in (self.memory_type, self.content, self.context) if part)
 
+    @property
+    def line(self) -> str:
+        """The record on one line as a model reads it: id, type, day, whose words they are, and the words."""
+        marks = [self.memory_id, self.memory_type, self.updated_at[:10]]
+        if self.category == "sensitive":
+            marks.append("sensitive")
+        if self.source != "user":
+            marks.append("noted by the assistant" if self.source == "agent" else "from a tool, not the user")
+        context = f" ({self.context})" if self.context else ""
+        return f"[{', '.join(marks)}] {self.content}{context}"
+
     def is_current(self, now: str) -> bool:
         """Whether it is neither replaced nor expired at `now`."""
         return self.status == "active" and (self.expires_at is None or self.expires_at > now)

@@ -1,5 +1,20 @@
 """Token counts for the context budget: an estimate that needs neither a download nor a tokeniser's tables."""
 
+from typing import Final
+
 from miniclaw.text import estimate_tokens
 
-__all__ = ["estimate_tokens"]
+__all__ = ["cut_to_tokens", "estimate_tokens"]
+
+CUT: Final = "\n[… cut to fit]"
+
+
+def cut_to_tokens(text: str, tokens: int) -> str:
+    """The text itself, or its beginning with a word on the cut where it costs more; empty if not even that fits."""
+    if estimate_tokens(text) <= tokens:
+        return text
+    low, high = 0, len(text)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if estimate_tokens(text[:middle] + CUT) <= tokens else (low, middle - 1)
+    return text[:low] + CUT if low else ""

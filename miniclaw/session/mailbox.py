@@ -35,6 +35,7 @@ class Mailbox:
         self._reserved: dict[str, int] = {}
         self._ready: deque[str] = deque()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._paused: set[str] = set()
         self._current: dict[str, Turn] = {}
         self._waiting = 0
         self._stopped = False
@@ -110,6 +111,14 @@ class Mailbox:
                 return turn
         return None
 
+    def pause(self, session_id: str, paused: bool) -> None:
+        """While its turn waits for a person, a session takes no place among those that run."""
+        if paused and session_id in self._tasks:
+            self._paused.add(session_id)
+            self._start_ready()
+        else:
+            self._paused.discard(session_id)
+
     @property
     def is_stopped(self) -> bool:
         """Whether nothing new is taken any more."""
@@ -135,7 +144,7 @@ class Mailbox:
             await asyncio.wait(remaining, timeout=2.0)
 
     def _start_ready(self) -> None:
-        while self._ready and len(self._tasks) < self._max_running and not self._stopped:
+        while self._ready and len(self._tasks) - len(self._paused) < self._max_running and not self._stopped:
             session_id = self._ready.popleft()
             # Registered where it is created; the task takes itself out when its turn is over.
             self._tasks[session_id] = asyncio.get_running_loop().create_task(self._work(session_id))
@@ -156,6 +165,7 @@ class Mailbox:
         finally:
             self._current.pop(session_id, None)
             del self._tasks[session_id]
+            self._paused.discard(session_id)
             if session_id in self._queues:
                 self._ready.append(session_id)
             self._start_ready()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -31,6 +31,7 @@ class SessionManager:
         loaded: sessions kept in memory at most, beside those in use.
         ttl: seconds of idleness by channel after which `cleanup_expired` deletes a session.
         fence: the epoch of this process, where the back end has one.
+        forget: removes what is kept of a session outside of the storage; called before it is deleted.
     """
 
     def __init__(
@@ -41,8 +42,10 @@ class SessionManager:
         loaded: int = 512,
         ttl: Mapping[str, float] | None = None,
         fence: int | None = None,
+        forget: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.storage = storage
+        self._forget_outside = forget
         self._clock = clock
         self._limit = loaded
         self._ttl = ttl or {}
@@ -146,6 +149,8 @@ class SessionManager:
     async def delete(self, session_id: str) -> bool:
         """Remove a session with everything in it; whether there was one."""
         async with self._one_at_a_time(session_id):
+            if self._forget_outside is not None:
+                await self._forget_outside(session_id)
             deleted = await self.storage.delete(session_id)
             self._forget(session_id)
         return deleted
@@ -164,6 +169,8 @@ class SessionManager:
             idle = self._clock() - session.updated_at
             if ttl is not None and idle > ttl and not is_busy(session.session_id):
                 async with self._one_at_a_time(session.session_id):
+                    if self._forget_outside is not None:
+                        await self._forget_outside(session.session_id)
                     if await self.storage.delete(session.session_id, idle_only=True):
                         self._forget(session.session_id)
                         deleted += 1

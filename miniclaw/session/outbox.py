@@ -95,6 +95,10 @@ class Outbox:
         )
         return _delivery(rows[0]) if rows else None
 
+    def has(self, key: str) -> bool:
+        """Whether there is such a row, sent or not."""
+        return bool(self._db.read("SELECT 1 FROM deliveries WHERE key = ?", (key,)))
+
     def of_user(self, user_id: str | None) -> list[Delivery]:
         """The latest rows that are not sent, of one user or of all; dead letters among them."""
         where = "user_id = ? AND" if user_id is not None else ""

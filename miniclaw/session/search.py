@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from miniclaw.db import Database
 from miniclaw.session.sqlite import read_metadata
 
-__all__ = ["Hit", "SQLiteSearch", "SearchesText"]
+__all__ = ["Fresh", "Hit", "SQLiteSearch", "Said", "SearchesText"]
 
 EXCERPT: Final = 120
 """Characters of a hit's excerpt, about."""
@@ -25,6 +27,26 @@ class Hit:
     title: str
     position: int
     excerpt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A message that a user or the assistant wrote."""
+
+    session_id: str
+    position: int
+    role: str
+    text: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fresh:
+    """What became of conversations since somebody looked."""
+
+    sessions: dict[str, int]
+    """Every session, with the position behind its last entry."""
+    said: list[Said]
 
 
 class SearchesText(Protocol):
@@ -63,6 +85,29 @@ class SQLiteSearch:
             )
             for row in rows
         ]
+
+    async def said(self, scope: str, marks: Mapping[str, int]) -> Fresh:
+        """The sessions that belong to `scope`, and what was said in each from its position in `marks` on."""
+        ends = "(SELECT MAX(e.position) + 1 FROM entries e WHERE e.session_id = s.session_id)"
+        rows = await self._db.read_many(
+            f"SELECT s.session_id, COALESCE({ends}, 0) FROM sessions s WHERE s.user_id = ?", (scope,)
+        )
+        sessions = dict(rows)
+        new = [[name, marks.get(name, 0), end] for name, end in rows if marks.get(name, 0) < end]
+        if not new:
+            return Fresh(sessions=sessions, said=[])
+        texts = await self._db.read_many(
+            "SELECT e.session_id, e.position, json_extract(e.body, '$.message.role') AS role, "
+            "json_extract(e.body, '$.message.content') AS content, json_extract(e.body, '$.at') "
+            "FROM json_each(?) n CROSS JOIN entries e ON e.session_id = json_extract(n.value, '$[0]') "
+            "AND e.position >= json_extract(n.value, '$[1]') AND e.position < json_extract(n.value, '$[2]') "
+            "WHERE json_valid(e.body) AND role IN ('user', 'assistant') "
+            "AND json_type(e.body, '$.message.content') = 'text' AND content <> ''",
+            (json.dumps(new),),
+        )
+        names = ("session_id", "position", "role", "text")
+        said = [Said(**dict(zip(names, row, strict=False)), at=float(row[4] or 0)) for row in texts]
+        return Fresh(sessions=sessions, said=said)
 
 
 def _excerpt(content: str, text: str) -> str:

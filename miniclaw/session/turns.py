@@ -180,6 +180,11 @@ class TurnStore:
         )
         return [turn for row in rows if (turn := _readable(row)) is not None]
 
+    async def ids_of(self, session_id: str) -> set[str]:
+        """The ids of all turns of a session."""
+        query = "SELECT turn_id FROM turns WHERE session_id = ?"
+        return {str(row[0]) for row in await self._db.read_many(query, (session_id,))}
+
     def get(self, turn_id: str) -> Turn | None:
         """A turn as it stands."""
         return self._one("t.turn_id = ?", turn_id)

@@ -56,7 +56,7 @@ def strictly_illegal(messages: list[Message]) -> str | None:
             return f"message {number} is of role {role}; the system prompt stands first, once"
         if unknown := set(message) - {"role", "content", "tool_calls", "tool_call_id"}:
             return f"unknown field {unknown}"
-        if role != "assistant" and not isinstance(content, str):
+        if role in ("system", "tool") and not isinstance(content, str):
             return f"the content of message {number} is no text"
         calls = message.get("tool_calls") or ()
         if len({call["id"] for call in calls}) < len(calls):
@@ -70,7 +70,7 @@ def strictly_illegal(messages: list[Message]) -> str | None:
 class FakeModel:
     """Serves `/v1/chat/completions` (streamed and not) and `/v1/models`; refuses illegal histories.
 
-    With `strict` it refuses whatever any server might.
+    Unless `strict` is false it refuses whatever any server might.
 
     Attributes:
         requests: the bodies received, oldest first.

@@ -26,6 +26,20 @@ def configured(settings: ChannelSettings, *, clock: Clock) -> Iterator[Platform]
             from miniclaw.channel.platforms.feishu import FeishuPlatform
 
             yield FeishuPlatform(feishu, clock=clock, account=name)
+    for name, wecom in {"": settings.wecom, **settings.wecom.accounts}.items():
+        if wecom.token and wecom.encoding_aes_key and wecom.corp_id:
+            from miniclaw.channel.platforms.wecom import WeComPlatform
+
+            yield WeComPlatform(wecom, clock=clock, account=name)
+        if (wecom.bot_token or wecom.token) and (wecom.bot_encoding_aes_key or wecom.encoding_aes_key):
+            from miniclaw.channel.platforms.wecom_bot import WeComBotPlatform
+
+            yield WeComBotPlatform(wecom, clock=clock, account=name)
+    for name, dingtalk in {"": settings.dingtalk, **settings.dingtalk.accounts}.items():
+        if dingtalk.app_secret:
+            from miniclaw.channel.platforms.dingtalk import DingTalkPlatform
+
+            yield DingTalkPlatform(dingtalk, clock=clock, account=name)
     if settings.generic.secret or settings.generic.bearer or settings.generic.hub_secret:
         from miniclaw.channel.platforms.generic import GenericPlatform
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from miniclaw.channel.webhook import delivery_error
+from miniclaw.config import Clock
 from miniclaw.errors import DeliveryError
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["PlatformClient", "is_on"]
+__all__ = ["MARK", "AccessToken", "PlatformClient", "is_on"]
+
+MARK: Final = "（可能重复 / possibly a repeat）\n"
+"""Begins a text that may have arrived before."""
 
 CONNECT_SECONDS: Final = 5.0
 """How long it may take to reach a host; nothing is sent before."""
@@ -95,6 +100,49 @@ class PlatformClient:
             timeout = httpx.Timeout(None, connect=CONNECT_SECONDS, pool=CONNECT_SECONDS)
             self._client = httpx.AsyncClient(trust_env=False, follow_redirects=False, timeout=timeout)
         return self._client
+
+
+class AccessToken:
+    """A platform's token: several calls at once ask for it only once, and it is renewed before its end.
+
+    Args:
+        ask: gives a token and for how many seconds it is good.
+        clock: seconds since the epoch.
+        early: seconds before its end in which it is renewed; not more often than twice in what is left of it.
+    """
+
+    def __init__(
+        self, ask: Callable[[], Awaitable[tuple[str, float]]], *, clock: Clock, early: float
+    ) -> None:
+        self._ask = ask
+        self._clock = clock
+        self._early = early
+        self._lock = asyncio.Lock()
+        self._token = ""
+        self._renew_at = 0.0
+        self._ends_at = 0.0
+
+    async def get(self, *, refused: str = "") -> str:
+        """The token; another one than that which was refused, if the platform gives one.
+
+        Raises:
+            DeliveryError: there is none; whatever it was for has surely not been done.
+        """
+        async with self._lock:
+            now, is_good = self._clock(), self._token != refused
+            if is_good and now < self._renew_at:
+                return self._token
+            try:
+                self._token, seconds = await self._ask()
+            except DeliveryError as error:
+                if is_good and now < self._ends_at:
+                    return self._token
+                raise DeliveryError(
+                    f"no token: {error}", permanent=error.permanent, retry_after=error.retry_after
+                ) from error
+            self._ends_at = now + seconds
+            self._renew_at = now + max(seconds - self._early, seconds / 2)
+            return self._token
 
 
 def is_on(url: str, hosts: Collection[str]) -> bool:

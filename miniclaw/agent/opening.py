@@ -1,0 +1,71 @@
+"""What a turn begins with: the user's message with its files, memories, and the layers of the system prompt."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from miniclaw.agent.core import Core
+from miniclaw.agent.incoming import take_in
+from miniclaw.agent.progress import Progress, keep_steps
+from miniclaw.gateway.events import TurnFeed
+from miniclaw.memory.context import Layer, SystemPromptBuilder
+from miniclaw.session.models import Entry, Session, Turn, title_of
+from miniclaw.tools.base import ToolBox
+from miniclaw.tools.workspace import Workspace
+from miniclaw.tools.wrappers import FilteredTools
+
+__all__ = ["TurnOpening"]
+
+
+class TurnOpening:
+    """Prepares turns; keeps nothing of them."""
+
+    def __init__(self, core: Core) -> None:
+        self._c = core
+        self._prompt = SystemPromptBuilder(
+            core.settings.agent.system_prompt, recall_tokens=core.settings.memory.recall_tokens
+        )
+
+    async def prepare(self, turn: Turn, session: Session, feed: TurnFeed, progress: Progress) -> None:
+        """Store the user's message, recall, and tell readers that the turn begins."""
+        steps = session.steps_of(turn.turn_id)
+        if not steps:
+            message = {"role": "user", "content": await self._said(turn, progress)}
+            await self._c.sessions.append(session, [Entry(turn.turn_id, 0, message, self._c.clock())])
+            if not session.title:
+                await self._c.sessions.update(session, title=title_of(turn.text or message["content"]))
+        if recall := self._c.settings.memory.recall:
+            progress.memories = await self._c.memory.search(turn.scope, turn.text, recall)
+        keep_steps(feed, steps)
+        feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})
+        if turn.attempt > 1:
+            self._c.live.bus.publish(f"session.{turn.session_id}", feed.snapshot())
+
+    async def _said(self, turn: Turn, progress: Progress) -> str:
+        """The text, and a line for each file that came with it."""
+        if not turn.message.get("files"):
+            return turn.text
+        settings = self._c.settings.tools
+        workspace = Workspace(
+            progress.context.workspace, file_bytes=settings.file_bytes, total_bytes=settings.workspace_bytes
+        )
+        told = await take_in(turn, self._c.push.get(turn.channel), workspace)
+        return f"{turn.text}\n\n{told}".strip()
+
+    def layers(self, session: Session, turn: Turn, progress: Progress) -> list[Layer]:
+        """The system prompt, layer by layer."""
+        skills, active = self._c.skills, session.metadata.get("skills") or ()
+        skills.reload_if_changed()
+        return self._prompt.layers(
+            skills=skills.prompt(active, token_limit=self._c.settings.skills.prompt_tokens),
+            memories=progress.memories,
+            today=datetime.fromtimestamp(self._c.clock()).astimezone(),
+            summary=(session.metadata.get("summary") or {}).get("text", ""),
+            hint=skills.hint(turn.text, active),
+        )
+
+    def tools(self, session: Session) -> ToolBox:
+        """The tools of this turn: all, or those that the session's skills are content with."""
+        registry = self._c.registry
+        allowed = self._c.skills.tools_for(session.metadata.get("skills") or ())
+        return registry if allowed is None else FilteredTools(registry, allowed.__contains__)

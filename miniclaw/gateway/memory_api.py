@@ -1,0 +1,110 @@
+"""`/api/memories`: what is remembered of the user who asks, and nobody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field
+
+from miniclaw.errors import ProtocolError
+from miniclaw.gateway.http import json_response, read_json, user_of
+from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.memory.models import Category
+
+__all__ = ["MemoryApi"]
+
+
+class _Change(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    content: str | None = Field(default=None, min_length=1, max_length=4000)
+    context: str | None = Field(default=None, max_length=2000)
+    memory_type: str | None = None
+    category: Category | None = None
+    key: str | None = None
+    expires_at: str | None = None
+
+
+class _Save(_Change):
+    content: str = Field(min_length=1, max_length=4000)
+
+
+class _Update(_Change):
+    expected_updated_at: str | None = None
+
+
+class _Import(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    memories: list[dict[str, Any]]
+
+
+class MemoryApi:
+    """Handlers that list, search, save, change, delete, export, import and clear."""
+
+    def __init__(self, memory: LongTermMemory) -> None:
+        self._memory = memory
+
+    def table(self) -> list[tuple[str, str, Any]]:
+        """Method, path and handler of each route."""
+        return [
+            ("GET", "/api/memories", self.list),
+            ("POST", "/api/memories", self.save),
+            ("DELETE", "/api/memories", self.clear),
+            ("GET", "/api/memories/export", self.export),
+            ("POST", "/api/memories/import", self.import_),
+            ("GET", "/api/memories/{id}", self.show),
+            ("PATCH", "/api/memories/{id}", self.update),
+            ("DELETE", "/api/memories/{id}", self.delete),
+        ]
+
+    async def list(self, request: web.Request) -> web.Response:
+        """The user's memories, or those that fit `query`."""
+        user_id, query = user_of(request), request.query.get("query", "")
+        if query:
+            found = [hit.record for hit in await self._memory.search(user_id, query, 50)]
+        else:
+            found = await self._memory.list(user_id)
+        return json_response({"memories": [record.model_dump(mode="json") for record in found]})
+
+    async def save(self, request: web.Request) -> web.Response:
+        """Save a memory that the user wrote; `similar` is what it seems to repeat or contradict."""
+        body: _Save = await read_json(request, _Save)
+        user_id = user_of(request)
+        record = await self._memory.save(user_id, **body.model_dump(exclude_none=True), source="user")
+        close = await self._memory.similar(user_id, record.content, besides=record.memory_id)
+        shown = {**record.model_dump(mode="json"), "similar": [one.model_dump(mode="json") for one in close]}
+        return json_response(shown, status=201)
+
+    async def show(self, request: web.Request) -> web.Response:
+        """One memory."""
+        record = await self._memory.get(user_of(request), request.match_info["id"])
+        if record is None:
+            raise ProtocolError("not_found", "There is no such memory.")
+        return json_response(record.model_dump(mode="json"))
+
+    async def update(self, request: web.Request) -> web.Response:
+        """Change what the body names; with `expected_updated_at` only if nobody came between."""
+        body: _Update = await read_json(request, _Update)
+        await self.show(request)
+        changes = body.model_dump(exclude_none=True)
+        record = await self._memory.update(user_of(request), request.match_info["id"], **changes)
+        return json_response(record.model_dump(mode="json"))
+
+    async def delete(self, request: web.Request) -> web.Response:
+        """Delete one memory."""
+        if not await self._memory.delete(user_of(request), request.match_info["id"]):
+            raise ProtocolError("not_found", "There is no such memory.")
+        return json_response({"deleted": True})
+
+    async def export(self, request: web.Request) -> web.Response:
+        """Everything, as `import` takes it."""
+        return json_response({"memories": await self._memory.export(user_of(request))})
+
+    async def import_(self, request: web.Request) -> web.Response:
+        """Store exported memories; all or none."""
+        body: _Import = await read_json(request, _Import)
+        return json_response({"imported": await self._memory.import_(user_of(request), body.memories)})
+
+    async def clear(self, request: web.Request) -> web.Response:
+        """Remove everything that is remembered of the user."""
+        return json_response({"cleared": await self._memory.clear(user_of(request))})

@@ -1,0 +1,86 @@
+"""What saving a record does to those that are there; nothing is overwritten or deleted but what the rules name."""
+
+from __future__ import annotations
+
+from heapq import nlargest
+from typing import Final
+
+from miniclaw.memory.index import ScopeStore
+from miniclaw.memory.models import MemoryRecord
+from miniclaw.text import tokenize
+
+__all__ = ["clean_up", "put_in_place", "similar", "store_record"]
+
+ALIKE: Final = 1 / 3
+"""The part of the shorter text's terms that two records about the same thing share at least."""
+LOOKED_AT: Final = 12
+"""Records that are compared, the best of a search."""
+_SUBJECTS: Final = frozenset(tokenize("user users user's 用户"))
+"""What nearly every record begins with tells nothing."""
+
+
+def store_record(store: ScopeStore, draft: MemoryRecord, *, is_named: bool) -> MemoryRecord:
+    """Insert, replace by id, or only touch what an active record says already to the letter."""
+    record = draft
+    if is_named and (known := store.records.get(draft.memory_id)):
+        record = draft.model_copy(update={"created_at": known.created_at})
+    elif not is_named and (repeated := _same_as(store, draft)):
+        record = repeated.model_copy(update={"updated_at": draft.updated_at})
+    store.write(record)
+    put_in_place(store, record)
+    return record
+
+
+def put_in_place(store: ScopeStore, record: MemoryRecord) -> None:
+    """Let a stored preference take the place of the active ones of its key."""
+    if record.category != "preference" or record.key is None or record.status != "active":
+        return
+    # The new one is stored first: a crash between the two leaves one too many rather than none.
+    replaced = {
+        "status": "superseded",
+        "superseded_by": record.memory_id,
+        "updated_at": record.updated_at,
+    }
+    for other in tuple(store.records.values()):
+        same_key = other.category == "preference" and other.key == record.key
+        if same_key and other.status == "active" and other.memory_id != record.memory_id:
+            store.write(other.model_copy(update=replaced))
+
+
+def clean_up(store: ScopeStore, now: str) -> None:
+    """Remove the records whose time is over."""
+    over = [r.memory_id for r in store.records.values() if r.expires_at and r.expires_at <= now]
+    if over:
+        store.delete(over)
+
+
+def similar(store: ScopeStore, draft: MemoryRecord, limit: int) -> list[MemoryRecord]:
+    """Current records that seem to speak of the same: near repeats and contradictions, the closest first."""
+    terms = _telling(draft.content)
+    names = store.index.search(
+        draft.content,
+        LOOKED_AT,
+        accept=lambda name: name != draft.memory_id and store.records[name].is_current(draft.updated_at),
+    )
+    rated = ((_alike(terms, _telling(store.records[name].content)), name) for name, _ in names)
+    close = nlargest(limit, (pair for pair in rated if pair[0] >= ALIKE))
+    return [store.records[name] for _, name in close]
+
+
+def _telling(text: str) -> set[str]:
+    terms = set(tokenize(text))
+    # A contradiction often differs in its numbers alone.
+    return {term for term in terms - _SUBJECTS if not term.isdigit()} or terms
+
+
+def _alike(one: set[str], other: set[str]) -> float:
+    return len(one & other) / max(1, min(len(one), len(other)))
+
+
+def _same_as(store: ScopeStore, draft: MemoryRecord) -> MemoryRecord | None:
+    """The active record that says the same to the letter."""
+    names = ("content", "context", "memory_type", "category", "key", "status")
+    for record in store.records.values():
+        if all(getattr(record, name) == getattr(draft, name) for name in names):
+            return record
+    return None
