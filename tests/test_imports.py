@@ -28,6 +28,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "config",
         "metrics",
         "text",
+        "schema",
         "db",
         "rundir",
     ),

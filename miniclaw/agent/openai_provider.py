@@ -122,9 +122,7 @@ class OpenAIProvider:
 
     @property
     def info(self) -> ModelInfo:
-        where = re.sub(
-            r"//[^/@]*@|[?#].*", lambda m: "//" if m[0].startswith("//") else "", self._base_url or ""
-        )
+        where = re.sub(r"(?<=//)[^/@]*@|[?#].*", "", self._base_url or "")
         return ModelInfo(name=self._model, where=where or "https://api.openai.com/v1")
 
     def with_model(self, name: str) -> Self:
@@ -213,14 +211,8 @@ class OpenAIProvider:
 
         content = encode_json(request.body).encode()  # several times as fast as the client's own
         request.sent_bytes = len(content)
-        stream = await self._client().post(
-            request.path,
-            cast_to=object,
-            content=content,
-            options={"headers": JSON},
-            stream=True,
-            stream_cls=AsyncStream[object],
-        )
+        given: Any = {"cast_to": object, "options": {"headers": JSON}, "content": content}
+        stream = await self._client().post(request.path, stream=True, stream_cls=AsyncStream[object], **given)
         reader, assembler = EventReader(), request.assembler
         data = stream.response.aiter_bytes()
         try:

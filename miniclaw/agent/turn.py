@@ -202,11 +202,8 @@ class TurnRunner:
 
     async def _converse(self, turn: Turn, session: Session, feed: TurnFeed, progress: Progress) -> Outcome:
         await self._opening.prepare(turn, session, feed, progress)
-        reason = await self._hook("before_turn", turn)
-        if reason is not None:
-            return Outcome(
-                "finished", {"text": reason, **report(progress)}, {"role": "assistant", "content": reason}
-            )
+        if (reason := await self._hook("before_turn", turn)) is not None:
+            return self._finished(turn, feed, progress, Finished(LLMResponse(text=reason)))
         layers = self._opening.layers(session, turn, progress)
         chosen = session.metadata.get("model")
         transcript = SessionTranscript(
@@ -234,9 +231,8 @@ class TurnRunner:
                     context=progress.context,
                 )
                 progress.trace = progress.trace.part("answer", layers)
-                finished = await self._listen(
-                    transcript, self._opening.tools(session), gate, feed, progress, chosen
-                )
+                tools = self._opening.tools(session)
+                finished = await self._listen(transcript, tools, gate, feed, progress, chosen)
         except TimeoutError:
             if not timer.expired():
                 raise

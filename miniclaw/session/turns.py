@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -17,20 +16,14 @@ from miniclaw.identity import Identities
 from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage
 from miniclaw.session.once import dedupe_key
 from miniclaw.session.outbox import Delivery, insert_deliveries
+from miniclaw.session.rows import TURN_COLUMNS, readable_turn, session_key, turn_of
 from miniclaw.session.sqlite import append_entries, check_fence, insert_session
 from miniclaw.session.usage import count_usage
 
 __all__ = ["Accepted", "TurnStore"]
 
-logger = logging.getLogger(__name__)
-
 DEDUPE_LIFETIME: Final = 48 * 3600.0
 """Seconds for which a message is known again; the promise is 24 hours."""
-
-_COLUMNS: Final = (
-    "t.n, t.turn_id, t.session_id, t.user_id, t.channel, t.message, t.state, t.attempt, "
-    "t.cancel_requested, t.outcome, s.user_id, t.tries"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,11 +167,11 @@ class TurnStore:
         """Turns of these channels that a former process left waiting or running, in order of arrival."""
         marks = ", ".join("?" * len(channels))
         rows = await self._db.read_many(
-            f"SELECT {_COLUMNS} FROM turns t JOIN sessions s USING (session_id) "
+            f"SELECT {TURN_COLUMNS} FROM turns t JOIN sessions s USING (session_id) "
             f"WHERE t.state IN ('waiting', 'running') AND t.channel IN ({marks}) ORDER BY t.n",
             tuple(channels),
         )
-        return [turn for row in rows if (turn := _readable(row)) is not None]
+        return [turn for row in rows if (turn := readable_turn(row)) is not None]
 
     async def ids_of(self, session_id: str) -> set[str]:
         """The ids of all turns of a session."""
@@ -197,9 +190,9 @@ class TurnStore:
         )
 
     def _one(self, where: str, value: str) -> Turn | None:
-        query = f"SELECT {_COLUMNS} FROM turns t JOIN sessions s USING (session_id) WHERE {where}"
+        query = f"SELECT {TURN_COLUMNS} FROM turns t JOIN sessions s USING (session_id) WHERE {where}"
         rows = self._db.read(query, (value,))
-        return _turn(rows[0]) if rows else None
+        return turn_of(rows[0]) if rows else None
 
     def _accept(
         self, connection: sqlite3.Connection, inbound: Inbound, reserve: Callable[[str], None]
@@ -283,35 +276,3 @@ class TurnStore:
         )
         insert_session(connection, session)
         return session.session_id
-
-
-def session_key(inbound: Inbound, scope: str) -> str | None:
-    if inbound.conversation is None:
-        return None
-    return "\x1f".join((inbound.channel, inbound.account, inbound.conversation, inbound.thread or "", scope))
-
-
-def _readable(row: tuple[Any, ...]) -> Turn | None:
-    """The turn of a row, or `None`: one that is damaged must not keep the others from going on."""
-    try:
-        return _turn(row)
-    except ValueError:
-        logger.error("turn %s of session %s cannot be read and is passed over", row[1], row[2])
-        return None
-
-
-def _turn(row: tuple[Any, ...]) -> Turn:
-    return Turn(
-        n=row[0],
-        turn_id=row[1],
-        session_id=row[2],
-        user_id=row[3],
-        channel=row[4],
-        message=json.loads(row[5]),
-        state=row[6],
-        attempt=row[7],
-        cancel_requested=bool(row[8]),
-        outcome=json.loads(row[9]) if row[9] else None,
-        scope=row[10],
-        tries=row[11],
-    )

@@ -1,0 +1,53 @@
+"""Turns as rows of the database."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any, Final
+
+from miniclaw.gateway.protocol import Inbound
+from miniclaw.session.models import Turn
+
+__all__ = ["TURN_COLUMNS", "readable_turn", "session_key", "turn_of"]
+
+logger = logging.getLogger(__name__)
+
+TURN_COLUMNS: Final = (
+    "t.n, t.turn_id, t.session_id, t.user_id, t.channel, t.message, t.state, t.attempt, "
+    "t.cancel_requested, t.outcome, s.user_id, t.tries"
+)
+
+
+def session_key(inbound: Inbound, scope: str) -> str | None:
+    """The key of a platform's conversation; `None` where a peer names its session."""
+    if inbound.conversation is None:
+        return None
+    return "\x1f".join((inbound.channel, inbound.account, inbound.conversation, inbound.thread or "", scope))
+
+
+def readable_turn(row: tuple[Any, ...]) -> Turn | None:
+    """The turn of a row, or `None`: one that is damaged must not keep the others from going on."""
+    try:
+        return turn_of(row)
+    except ValueError:
+        logger.error("turn %s of session %s cannot be read and is passed over", row[1], row[2])
+        return None
+
+
+def turn_of(row: tuple[Any, ...]) -> Turn:
+    """The turn of a row; raises `ValueError` for one that is damaged."""
+    return Turn(
+        n=row[0],
+        turn_id=row[1],
+        session_id=row[2],
+        user_id=row[3],
+        channel=row[4],
+        message=json.loads(row[5]),
+        state=row[6],
+        attempt=row[7],
+        cancel_requested=bool(row[8]),
+        outcome=json.loads(row[9]) if row[9] else None,
+        scope=row[10],
+        tries=row[11],
+    )
