@@ -75,7 +75,8 @@ class Screen:
             "允许吗？ [y] 这次 / [s] 本会话 / [a] 总是 / [n] 不",
             ("Allow? [y] once / [s] this session / [a] always / [n] no"),
         )
-        self._line(f"? {call}\n  {chinese if self._chinese else english}")
+        about = f"  {data['summary']}\n" if data.get("summary") else ""
+        self._line(f"? {call}\n{about}  {chinese if self._chinese else english}")
 
     @staticmethod
     def decision(answer: str | None) -> str:

@@ -154,6 +154,7 @@ export class ApprovalPart {
     this.id = request.approval_id;
     this.tool = request.tool;
     const title = h("p", { class: "approval-title" }, icon("shield"), h("span", { t: ["approvalTitle", { tool: request.tool }] }));
+    const about = request.summary ? h("p", { class: "approval-about" }, request.summary) : null;
     const until = request.expires_at ? new Date(typeof request.expires_at === "number" ? request.expires_at * 1_000 : request.expires_at) : null;
     for (const [choice, key, style] of [
       ["once", "allowOnce", "primary"],
@@ -163,7 +164,7 @@ export class ApprovalPart {
     ]) {
       this.#buttons.append(h("button", { type: "button", class: style, t: key, onclick: () => this.#choose(choice, decide) }));
     }
-    this.element = h("div", { class: "part approval", role: "group" }, title, ...frame(asText(parsed(request.arguments))), this.#buttons, this.#problem);
+    this.element = h("div", { class: "part approval", role: "group" }, title, about, ...frame(asText(parsed(request.arguments))), this.#buttons, this.#problem);
     name(this.element, "approvalTitle", { tool: request.tool });
     if (until && !Number.isNaN(until.getTime())) this.#buttons.after(h("p", { class: "muted", t: ["approvalUntil", { time: clock(until) }] }));
   }

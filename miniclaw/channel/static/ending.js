@@ -10,13 +10,15 @@ export function note(kind, key, fill) {
 }
 
 /** The line under an answer; `text` gives the answer's source. */
-export function ending(text, { usage, used_memories: used = [], saved_memories: saved = [] } = {}) {
+export function ending(text, { usage, warning, used_memories: used = [], saved_memories: saved = [] } = {}) {
   const line = h("div", { class: "ending" });
   if (text()) line.append(copyButton(text));
   if (usage && (usage.input_tokens || usage.output_tokens)) {
     const fill = { input: number(usage.input_tokens ?? 0), output: number(usage.output_tokens ?? 0) };
     line.append(h("span", { class: "usage", t: ["usage", fill] }));
+    if (usage.cost > 0) line.append(h("span", { class: "usage" }, `$${usage.cost.toPrecision(2)}`));
   }
+  if (warning) line.append(h("span", { class: "problem-text" }, warning));
   if (used.length) line.append(memories("usedMemories", used));
   if (saved.length) line.append(memories("savedMemories", saved));
   return line;
