@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 export MINICLAW_PROJECT := $(CURDIR)
 
-.PHONY: help run test check format bench chaos clean
+.PHONY: help run test check format bench chaos peers clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -46,5 +46,11 @@ chaos: $(DEV_STAMP) ## 200 conversations through ten kills, and 20 through fifty
 	$(BIN)/python scripts/chaos.py --sessions 200 --messages 5 --kills 10 $(ARGS)
 	$(BIN)/python scripts/chaos.py --sessions 20 --messages 40 --kills 50 $(ARGS)
 
+peers: ## let the platforms' own SDKs judge what we sign, encrypt and serve
+	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
+	.venv-peers/bin/pip install -q --disable-pip-version-check lark-oapi slack_bolt slack_sdk standardwebhooks wechatpy pytest pytest-asyncio pytest-timeout
+	.venv-peers/bin/pip install -q --disable-pip-version-check -e .
+	.venv-peers/bin/python -m pytest peers -q -p no:cacheprovider -W ignore $(ARGS)
+
 clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

@@ -1,5 +1,9 @@
 """Settings and fixtures of all tests."""
 
+import logging
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import settings
 
 from tests.support.browser import chromium, dictated
@@ -9,3 +13,13 @@ __all__ = ["chromium", "dictated"]
 # A machine that is busy with something else is no reason to fail.
 settings.register_profile("miniclaw", deadline=None)
 settings.load_profile("miniclaw")
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """A command that a test runs sets logging up for its whole process; the next test has its own."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)

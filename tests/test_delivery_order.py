@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from miniclaw.channel.platforms.generic import GenericPlatform
-from miniclaw.channel.webhook import WebhookChannel
 from miniclaw.channel_settings import GenericWebhookSettings
 from miniclaw.config import Clock, DeliverySettings
 from miniclaw.db import Database

@@ -187,7 +187,7 @@ async def test_a_task_expires_and_what_expired_goes_with_the_next_save(
 async def test_only_the_user_saves_what_is_sensitive(memory: LongTermMemory) -> None:
     for source in ("agent", "tool"):
         with pytest.raises(MemoryStoreError, match="by the user alone"):
-            await memory.save("alice", "blood type B", category="sensitive", source=source)  # type: ignore[arg-type]  # each of the closed set
+            await memory.save("alice", "blood type B", category="sensitive", source=source)
     record = await memory.save("alice", "blood type B", category="sensitive")
     assert record.line.startswith(f"[{record.memory_id}, semantic, 2027-01-15, sensitive] blood")
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bench.memory import memory_bank, recall
@@ -85,7 +85,14 @@ STEPS = st.lists(
 )
 
 
+FROM_THE_MIDDLE: list[tuple[str, list[str] | None, str, str]] = [
+    *((name, [word], "g", "") for name, word in zip("abcd", ["tea", "dog", "milk", "cats"], strict=True)),
+    ("b", None, "", ""),
+]
+
+
 @settings(max_examples=150, deadline=None)
+@example(FROM_THE_MIDDLE)
 @given(STEPS)
 def test_an_index_after_any_changes_is_one_built_anew(
     steps: list[tuple[str, list[str] | None, str, str]],

@@ -573,7 +573,7 @@ def test_a_page_read_from_the_end_of_a_file_is_that_of_the_whole_log(
             log_of(directory).write_bytes(b"x" + raw[1:])
         page = await storage.load("ses_1", last=last, before=before)
         assert turns_of(page) == [f"t{n}" for n in wanted]
-        assert not [path for path in directory.rglob("*.corrupt")]
+        assert not list(directory.rglob("*.corrupt"))
 
     with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         patch.setattr("miniclaw.session.files.BLOCK_BYTES", block)

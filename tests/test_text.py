@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -168,6 +171,18 @@ def test_hostile_text_takes_few_measurements(text: str, size: Callable[[str], in
 
 
 # --- estimate_tokens --------------------------------------------------------------------------------------
+
+COUNTED: dict[str, list[dict[str, Any]]] = json.loads(
+    (Path(__file__).parent / "data" / "tokens.json").read_text(encoding="utf-8")
+)
+"""Texts and their exact counts (`o200k_base`), made once with a real tokeniser."""
+
+
+@pytest.mark.parametrize("kind", ["english", "chinese", "code", "json"])
+def test_the_estimate_is_within_fifteen_percent_of_the_exact_count(kind: str) -> None:
+    for sample in COUNTED[kind]:
+        assert estimate_tokens(sample["text"]) == pytest.approx(sample["tokens"], rel=0.15)
+
 
 PUBLISHED = [
     # As printed when GPT-4o was announced, and in the documentation of its tokeniser.

@@ -665,7 +665,13 @@ async def test_a_session_made_by_hand_can_be_named_by_its_user(turns: TurnStore,
 async def test_a_message_that_names_nobody_is_taken_only_where_the_conversation_is_known(
     turns: TurnStore, database: Database
 ) -> None:
-    aside: dict[str, Any] = {"channel": "slack", "conversation": "C1", "thread": "7", "user_id": None, "sender": "U1"}
+    aside: dict[str, Any] = {
+        "channel": "slack",
+        "conversation": "C1",
+        "thread": "7",
+        "user_id": None,
+        "sender": "U1",
+    }
     with pytest.raises(ProtocolError) as refused:
         await turns.accept(text_message(msg_id="a", only_known=True, **aside), take)
     assert refused.value.code == "ignored"
@@ -679,7 +685,13 @@ async def test_a_message_that_names_nobody_is_taken_only_where_the_conversation_
 async def test_a_stranger_is_refused_where_strangers_are_not_served(
     turns: TurnStore, database: Database, policy: str, code: str
 ) -> None:
-    message: dict[str, Any] = {"channel": "slack", "conversation": "D1", "user_id": None, "sender": "U1", "strangers": policy}
+    message: dict[str, Any] = {
+        "channel": "slack",
+        "conversation": "D1",
+        "user_id": None,
+        "sender": "U1",
+        "strangers": policy,
+    }
     with pytest.raises(ProtocolError) as refused:
         await turns.accept(text_message(msg_id="a", **message), take)
     assert refused.value.code == code

@@ -15,6 +15,8 @@ import pytest
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.channel.standins.wecom import read_stream
+from miniclaw.channel_settings import WeComAccount
 from tests.support.claw import running_claw
 
 DATA = Path(__file__).parent / "data" / "webhooks"
@@ -122,6 +124,9 @@ async def test_a_request_is_answered_and_run_as_its_platform_expects(tmp_path: P
         assert expect.get("body_contains", "") in body
         if "content_type" in expect:
             assert content_type == expect["content_type"]
+        if "encrypted_reply" in expect:
+            stream = read_stream(WeComAccount.model_validate(SECRETS["wecom"]), json.loads(body))
+            assert stream["finish"] is expect["encrypted_reply"]["stream"]["finish"] and stream["id"]
         new = post.turns()[ran:]
         assert len(new) == int(expect["run_agent"])
         if new and "message" in expect:

@@ -585,3 +585,22 @@ def test_simulate_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFix
     words = ["webhook", "simulate", "slack", "--text", "hi", "--data-dir", str(tmp_path)]
     assert main(words) == 1
     assert "start it with `miniclaw serve`" in capsys.readouterr().err
+
+
+async def test_a_queued_command_and_a_cancel_are_told_in_the_chat(tmp_path: Path) -> None:
+    async def never(messages: list[Message]) -> LLMResponse:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async with workspace(tmp_path, [never], stream=False) as one:
+        await one.say("!clear", channel="D1")  # nothing to clear: there is no session yet
+        await one.slack.until(lambda: one.slack.shown)
+        await one.say("question", channel="D1")
+        await eventually(lambda: one.claw.mailbox.load["running"] == 1)
+        await one.say("!cancel", channel="D1")
+        await one.answers(1)
+        await one.say("!clear", channel="D1")
+        shown = await one.answers(2)
+    assert any("Stopped" in text for text in shown)
+    assert any("(The user stopped this answer here.)" in text for text in shown)
+    assert "no longer sees" in shown[-1]

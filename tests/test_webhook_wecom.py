@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -429,12 +429,14 @@ PLATFORM = WeComPlatform(SETTINGS, clock=time.time)
 CRYPTO = WeComCrypto("tok", KEY, CORP)
 
 
-def request(sent: Event, *, body: bytes | None = None, **query: str) -> WebhookRequest:
+def request(
+    sent: Event, query: Mapping[str, str] | None = None, *, body: bytes | None = None
+) -> WebhookRequest:
     return WebhookRequest(
         method="POST",
         path="/webhooks/wecom",
         headers={},
-        query={**sent.query, **query},
+        query={**sent.query, **(query or {})},
         body=sent.body if body is None else body,
         now=0.0,
     )
@@ -467,7 +469,7 @@ def test_the_sdks_vectors_hold(case: dict[str, Any]) -> None:
     assert crypto.decrypt(encrypted) == case["plaintext"]
 
 
-@given(text=st.text(st.characters(exclude_categories=("Cs",)), max_size=70))
+@given(text=st.text(st.characters(codec="utf-8"), max_size=70))
 def test_what_is_encrypted_is_decrypted_for_every_padding(text: str) -> None:
     assert CRYPTO.decrypt(CRYPTO.encrypt(text)) == text
 
@@ -494,7 +496,7 @@ def test_any_change_of_what_is_signed_is_refused(place: int, change: int, part: 
     else:
         value = bytearray(SOUND.query[part].encode())
         value[place % len(value)] ^= change
-        assert refusal(request(SOUND, **{part: value.decode("latin-1")})) == "unauthorized"
+        assert refusal(request(SOUND, {part: value.decode("latin-1")})) == "unauthorized"
 
 
 @pytest.mark.parametrize(
@@ -509,7 +511,7 @@ def test_any_change_of_what_is_signed_is_refused(place: int, change: int, part: 
 )
 def test_xml_that_declares_anything_is_bad_before_its_signature_is_looked_at(envelope: bytes) -> None:
     assert refusal(request(SOUND, body=envelope)) == "bad_message"
-    assert refusal(request(SOUND, body=envelope, msg_signature="0" * 40)) == "bad_message"
+    assert refusal(request(SOUND, {"msg_signature": "0" * 40}, body=envelope)) == "bad_message"
 
 
 @pytest.mark.parametrize("body", [b"", b"<xml>", b"{}", b"\xff\xfe<", b"<xml></xml>", b"no xml" * 9])
@@ -522,7 +524,7 @@ def encrypted_by(crypto: WeComCrypto, inner: str) -> WebhookRequest:
     encrypted = crypto.encrypt(inner)
     query = {"timestamp": "1", "nonce": "2", "msg_signature": CRYPTO.sign("1", "2", encrypted)}
     return request(
-        Event(path="", headers={}, body=f"<xml><Encrypt>{encrypted}</Encrypt></xml>".encode()), **query
+        Event(path="", headers={}, body=f"<xml><Encrypt>{encrypted}</Encrypt></xml>".encode()), query
     )
 
 
@@ -561,10 +563,10 @@ def test_what_is_signed_and_cannot_be_read_is_a_bad_message(inner: str) -> None:
 def test_what_is_signed_and_cannot_be_decrypted_is_a_bad_message(encrypted: str) -> None:
     query = {"timestamp": "1", "nonce": "2", "msg_signature": CRYPTO.sign("1", "2", encrypted)}
     sent = Event(path="", headers={}, body=f"<xml><Encrypt>{encrypted}</Encrypt></xml>".encode())
-    assert refusal(request(sent, **query)) == "bad_message"
+    assert refusal(request(sent, query)) == "bad_message"
 
 
-@given(body=st.binary(max_size=200), inner=st.text(st.characters(exclude_categories=("Cs",)), max_size=80))
+@given(body=st.binary(max_size=200), inner=st.text(st.characters(codec="utf-8"), max_size=80))
 def test_no_bytes_break_the_parser(body: bytes, inner: str) -> None:
     fields = f"<xml><MsgType>{inner}</MsgType><FromUserName>{inner}</FromUserName><MsgId>1</MsgId></xml>"
     for asked in (request(SOUND, body=body), encrypted_by(CRYPTO, inner), encrypted_by(CRYPTO, fields)):

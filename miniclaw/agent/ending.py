@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from miniclaw import failpoints
+from miniclaw.agent.command_text import command_text
 from miniclaw.agent.core import Core
 from miniclaw.agent.progress import Outcome, Progress
+from miniclaw.agent.replies import stopped_note
 from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Pulled
 from miniclaw.errors import StorageUnavailable
@@ -46,6 +48,16 @@ def _command_reply(turn: Turn, outcome: Outcome) -> tuple[str, dict[str, Any]]:
         return "command.result", outcome.data
     code, text = outcome.data.get("code", "unsupported"), outcome.data.get("message", "It was cancelled.")
     return "error", {"code": code, "message": text, "reply_to": turn.message["msg_id"]}
+
+
+def _told(turn: Turn, outcome: Outcome) -> str:
+    """What a chat is told of an end; never nothing, since something may be shown there that it replaces."""
+    data = outcome.data
+    if turn.message["msg_type"] == MessageType.COMMAND and "result" in data:
+        return command_text(data["name"], data["result"])
+    if outcome.state == "cancelled":
+        return str((outcome.message or {}).get("content") or stopped_note(turn.text))
+    return data.get("text") or data.get("message") or "…"
 
 
 class TurnEnding:
@@ -109,7 +121,7 @@ class TurnEnding:
         target = ReplyTarget.model_validate(turn.message.get("reply_to") or {})
         if channel is None or turn.message.get("reply_to") is None:
             return []
-        text = outcome.data.get("text") or outcome.data.get("message") or ""
+        text = _told(turn, outcome)
         moment = self._c.clock()
         if isinstance(channel, Pulled):
             parts = channel.left_over(target, text)

@@ -137,7 +137,7 @@ def _fields(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _print(records: Iterable[MemoryRecord], as_json: bool) -> None:
-    from miniclaw.gateway.command_text import memory_rows
+    from miniclaw.agent.command_text import memory_rows
 
     rows = [record.model_dump() for record in records]
     if as_json:

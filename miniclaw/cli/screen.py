@@ -10,7 +10,7 @@ import sys
 from typing import Any, Final
 
 from miniclaw import __version__
-from miniclaw.gateway.command_text import command_text
+from miniclaw.agent.command_text import command_text
 
 __all__ = ["Screen"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from miniclaw.agent.approval import Decision
@@ -32,11 +32,11 @@ from miniclaw.gateway.command_table import (
     validate,
 )
 from miniclaw.gateway.ingress import Ingress
+from miniclaw.gateway.memory_actions import MemoryActions
 from miniclaw.gateway.pages import message_page
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
 from miniclaw.gateway.session_actions import SessionActions
 from miniclaw.memory.compaction import summary_request
-from miniclaw.memory.models import MemoryRecord
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session, Turn
 from miniclaw.tools.exports import tools_view
@@ -51,6 +51,7 @@ class Commands:
         self._c = core
         self._mailbox = mailbox
         self.sessions = SessionActions(core, mailbox)
+        self._memory = MemoryActions(core.memory)
         self._ingress: Ingress | None = None
         self._runner: TurnRunner | None = None
 
@@ -212,26 +213,16 @@ class Commands:
         return {"usage": self._c.usage.rows(_user(inbound)), **self._mailbox.load}
 
     async def _memories(self, inbound: Inbound, args: Memories) -> dict[str, Any]:
-        scope = _scope(inbound)
         if args.action == "clear":
-            return {"cleared": await self._c.memory.clear(scope)}
-        if args.query:
-            return {
-                "memories": _shown(
-                    r.record for r in await self._c.memory.search(scope, args.query, args.limit)
-                )
-            }
-        return {"memories": _shown((await self._c.memory.list(scope))[: args.limit])}
+            return await self._memory.clear(_scope(inbound))
+        return await self._memory.list(_scope(inbound), args.query, args.limit)
 
     async def _remember(self, inbound: Inbound, args: Remember) -> dict[str, Any]:
-        scope = _scope(inbound)
-        record = await self._c.memory.save(scope, args.content, context=args.context, source="user")
-        close = await self._c.memory.similar(scope, record.content, besides=record.memory_id)
-        return {"memory_id": record.memory_id, "similar": _shown(close)}
+        saved = await self._memory.save(_scope(inbound), args.content, context=args.context)
+        return {name: saved[name] for name in ("memory_id", "similar")}
 
     async def _forget(self, inbound: Inbound, args: Forget) -> dict[str, Any]:
-        if not await self._c.memory.delete(_scope(inbound), args.memory_id):
-            raise ProtocolError("not_found", "There is no such memory.")
+        await self._memory.delete(_scope(inbound), args.memory_id)
         return {"memory_id": args.memory_id}
 
     async def _users(self, inbound: Inbound, args: Users) -> dict[str, Any]:
@@ -297,10 +288,6 @@ class Commands:
         if session is None:
             raise ProtocolError("session_not_found", "There is no such session.")
         return session
-
-
-def _shown(records: Iterable[MemoryRecord]) -> list[dict[str, Any]]:
-    return [record.model_dump(mode="json", exclude_none=True) for record in records]
 
 
 def _scope(inbound: Inbound) -> str:

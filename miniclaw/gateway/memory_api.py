@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
-from miniclaw.errors import ProtocolError
 from miniclaw.gateway.http import json_response, read_json, user_of
+from miniclaw.gateway.memory_actions import MemoryActions
 from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.models import Category
 
@@ -43,6 +44,7 @@ class MemoryApi:
 
     def __init__(self, memory: LongTermMemory) -> None:
         self._memory = memory
+        self._actions = MemoryActions(memory)
 
     def table(self) -> list[tuple[str, str, Any]]:
         """Method, path and handler of each route."""
@@ -59,41 +61,31 @@ class MemoryApi:
 
     async def list(self, request: web.Request) -> web.Response:
         """The user's memories, or those that fit `query`."""
-        user_id, query = user_of(request), request.query.get("query", "")
-        if query:
-            found = [hit.record for hit in await self._memory.search(user_id, query, 50)]
-        else:
-            found = await self._memory.list(user_id)
-        return json_response({"memories": [record.model_dump(mode="json") for record in found]})
+        query = request.query.get("query", "")
+        return json_response(await self._actions.list(user_of(request), query, 50 if query else sys.maxsize))
 
     async def save(self, request: web.Request) -> web.Response:
         """Save a memory that the user wrote; `similar` is what it seems to repeat or contradict."""
         body: _Save = await read_json(request, _Save)
-        user_id = user_of(request)
-        record = await self._memory.save(user_id, **body.model_dump(exclude_none=True), source="user")
-        close = await self._memory.similar(user_id, record.content, besides=record.memory_id)
-        shown = {**record.model_dump(mode="json"), "similar": [one.model_dump(mode="json") for one in close]}
-        return json_response(shown, status=201)
+        fields = body.model_dump(exclude_none=True)
+        return json_response(await self._actions.save(user_of(request), **fields), status=201)
 
     async def show(self, request: web.Request) -> web.Response:
         """One memory."""
-        record = await self._memory.get(user_of(request), request.match_info["id"])
-        if record is None:
-            raise ProtocolError("not_found", "There is no such memory.")
+        record = await self._actions.get(user_of(request), request.match_info["id"])
         return json_response(record.model_dump(mode="json"))
 
     async def update(self, request: web.Request) -> web.Response:
         """Change what the body names; with `expected_updated_at` only if nobody came between."""
         body: _Update = await read_json(request, _Update)
-        await self.show(request)
-        changes = body.model_dump(exclude_none=True)
-        record = await self._memory.update(user_of(request), request.match_info["id"], **changes)
+        user_id, memory_id = user_of(request), request.match_info["id"]
+        await self._actions.get(user_id, memory_id)
+        record = await self._memory.update(user_id, memory_id, **body.model_dump(exclude_none=True))
         return json_response(record.model_dump(mode="json"))
 
     async def delete(self, request: web.Request) -> web.Response:
         """Delete one memory."""
-        if not await self._memory.delete(user_of(request), request.match_info["id"]):
-            raise ProtocolError("not_found", "There is no such memory.")
+        await self._actions.delete(user_of(request), request.match_info["id"])
         return json_response({"deleted": True})
 
     async def export(self, request: web.Request) -> web.Response:
@@ -107,4 +99,4 @@ class MemoryApi:
 
     async def clear(self, request: web.Request) -> web.Response:
         """Remove everything that is remembered of the user."""
-        return json_response({"cleared": await self._memory.clear(user_of(request))})
+        return json_response(await self._actions.clear(user_of(request)))

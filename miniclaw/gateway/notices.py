@@ -6,12 +6,12 @@ import hashlib
 import logging
 from typing import Final
 
+from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import is_chinese
 from miniclaw.config import Clock
 from miniclaw.errors import StorageError
-from miniclaw.gateway.command_text import command_text
 from miniclaw.gateway.dispatcher import Dispatcher
-from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, TextPayload
+from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload
 from miniclaw.identity import Identities
 from miniclaw.session.outbox import Delivery, Outbox
 
@@ -61,8 +61,7 @@ class Notices:
         is_command = inbound.typed and receipt.name is not None
         if is_command and receipt.result is not None:
             return command_text(str(receipt.name), receipt.result)
-        is_mistaken = receipt.status == "refused" and isinstance(inbound.payload, CommandPayload)
-        return receipt.message if is_mistaken and receipt.code != "ignored" else ""
+        return receipt.message if receipt.status == "refused" and receipt.code != "ignored" else ""
 
     async def _store(self, inbound: Inbound, text: str) -> None:
         assert inbound.reply_to is not None

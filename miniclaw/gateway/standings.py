@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from miniclaw.gateway.command_text import command_text
+from miniclaw.agent.command_text import command_text
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.gateway.protocol import ReplyTarget
 from miniclaw.session.outbox import Outbox

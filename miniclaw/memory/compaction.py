@@ -45,26 +45,28 @@ def summary_request(
     longest = min(MESSAGE_CHARS, max(1, left) // 4)
     first = f"summary so far: {earlier[:longest]}" if earlier else ""
     left -= estimate_tokens(first)
-    lines: list[str] = []
-    for message in reversed(history):
-        line = _said(message, longest)
-        if not line:
+    lines: dict[int, str] = {}
+    for place in range(len(history) - 1, -1, -1):
+        message = history[place]
+        if not message.get("content") or message["role"] == "tool":
             continue
+        line = f"{message['role']}: {message['content'][:longest]}"
         left -= estimate_tokens(line) + 1
         if left < 0:
             break
-        lines.append(line)
-    said = "\n".join(filter(None, [first, *reversed(lines)]))
+        lines[place] = line
+    # What was called comes after all that was said, for it names files but decides nothing.
+    for place in range(len(history) - 1, min(lines, default=len(history)) - 1, -1):
+        called = "".join(
+            f"\ncalled {_shown_call(c['function'])}" for c in history[place].get("tool_calls") or ()
+        )
+        left -= estimate_tokens(called) + 1
+        if left < 0:
+            break
+        if called:
+            lines[place] = lines[place] + called if place in lines else called[1:]
+    said = "\n".join(filter(None, [first, *(lines[place] for place in sorted(lines))]))
     return [{"role": "system", "content": system}, {"role": "user", "content": said or "(nothing was said)"}]
-
-
-def _said(message: Message, longest: int) -> str:
-    """What a summariser reads of a message: its text, and what was called; results are left out."""
-    if message["role"] == "tool":
-        return ""
-    parts = [f"{message['role']}: {text[:longest]}"] if (text := message.get("content")) else []
-    parts += [f"called {_shown_call(call['function'])}" for call in message.get("tool_calls") or ()]
-    return "\n".join(parts)[: longest + 2 * QUOTED_CHARS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

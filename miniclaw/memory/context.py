@@ -30,7 +30,8 @@ LIMITS: Final = {
     "skills": (4_000, 0.1),
     "tools": (2_000, 0.05),
     "memory": (800, 0.1),
-    "summary": (2_000, 0.15),
+    "summary": (2_000, 0.1),
+    "hint": (500, 0.05),
 }
 """What a layer may take: tokens, and the part of the window; the rest is the conversation's."""
 FILES: Final = ("MINICLAW.md", "AGENTS.md")
@@ -47,7 +48,7 @@ class Layer:
 
 
 class SystemPromptBuilder:
-    """Builds persona → project → skills → tools → memory → summary → date; what changes most often comes last.
+    """Builds persona → project → skills → tools → memory → summary → hint → date; what changes most often comes last.
 
     Each layer has a limit of its own and is cut at it, so that none can crowd out the conversation.
 
@@ -69,6 +70,7 @@ class SystemPromptBuilder:
         summary: str = "",
         project: str = "",
         tools: str = "",
+        hint: str = "",
         window: int | None = None,
     ) -> list[Layer]:
         """The layers that have something to say, in order.
@@ -80,6 +82,7 @@ class SystemPromptBuilder:
             summary: what stands for the turns that are no longer shown.
             project: as `project_instructions` gives it.
             tools: what is to be said of tools beside their schemas.
+            hint: which skill seems to fit this turn.
             window: tokens of the model's window, which smaller limits follow from.
         """
         earlier = f"What was said before, in short:\n{summary}" if summary else ""
@@ -90,6 +93,7 @@ class SystemPromptBuilder:
             "tools": tools,
             "memory": _fenced(self.fitting(memories, window=window)),
             "summary": earlier,
+            "hint": hint,
             "date": f"Today is {today:%Y-%m-%d, %A} ({today:%Z}).",
         }
         found = [Layer(name=name, text=self._within(name, text, window)) for name, text in texts.items()]

@@ -108,7 +108,7 @@ class ConversationIndex:
     """
 
     def __init__(
-        self, source: Conversations, *, clock: Callable[[], float] = time.time, most: int = 50_000
+        self, source: Conversations, *, clock: Callable[[], float] = time.time, most: int = 20_000
     ) -> None:
         self._source = source
         self._clock = clock

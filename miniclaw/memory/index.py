@@ -1,25 +1,29 @@
 """One scope's memory: its directory of Markdown files, which are the truth, and what is kept of them for search.
 
-Everything here is synchronous and for one thread at a time; `LongTermMemory` sees to both.
+A `ScopeStore` is synchronous and for one thread at a time, which its `LoadedScope` sees to.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from miniclaw.errors import MemoryStoreError
 from miniclaw.memory.models import MemoryRecord, check_memory_id, parse_record, render_record
 from miniclaw.memory.ranking import Ranking
 
-__all__ = ["ScopeStore"]
+__all__ = ["LoadedScope", "ScopeStore"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 MAX_FILE_BYTES: Final = 256 * 1024
 """A larger file is no memory record and is not read."""
@@ -174,6 +178,26 @@ class ScopeStore:
             temporary.unlink(missing_ok=True)
             raise
         return signature
+
+
+class LoadedScope:
+    """A loaded scope and what keeps it to one user at a time."""
+
+    def __init__(self, store: ScopeStore) -> None:
+        self.store = store
+        self.turn = asyncio.Lock()
+        self.users = 0
+        self._working = threading.Lock()
+
+    @property
+    def is_idle(self) -> bool:
+        return self.users == 0 and not self._working.locked()
+
+    def run(self, work: Callable[[ScopeStore], T]) -> T:
+        # A cancelled caller gives up its turn while its thread is still at work; the next one waits here.
+        with self._working:
+            self.store.refresh()
+            return work(self.store)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ Owns who may see what, and one writer a scope. Does not know prompts, sessions o
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from typing import Any, Final, TypeVar
 from miniclaw.errors import MemoryStoreError
 from miniclaw.gateway.protocol import format_time, new_id
 from miniclaw.memory.conversations import ConversationHit, ConversationIndex
-from miniclaw.memory.index import ScopeStore
+from miniclaw.memory.index import LoadedScope, ScopeStore
 from miniclaw.memory.models import (
     Category,
     MemoryRecord,
@@ -39,26 +38,6 @@ QUERY_CHARS: Final = 4_000
 
 TASK_SECONDS: Final = 90 * 86_400
 """How long a task is remembered unless its saver says otherwise."""
-
-
-class _Slot:
-    """A loaded scope and what keeps it to one user at a time."""
-
-    def __init__(self, store: ScopeStore) -> None:
-        self.store = store
-        self.turn = asyncio.Lock()
-        self.users = 0
-        self._working = threading.Lock()
-
-    @property
-    def is_idle(self) -> bool:
-        return self.users == 0 and not self._working.locked()
-
-    def run(self, work: Callable[[ScopeStore], T]) -> T:
-        # A cancelled caller gives up its turn while its thread is still at work; the next one waits here.
-        with self._working:
-            self.store.refresh()
-            return work(self.store)
 
 
 class LongTermMemory:
@@ -89,7 +68,7 @@ class LongTermMemory:
         self._new_id = new_id
         self._loaded_limit = loaded
         self._conversations = conversations
-        self._slots: OrderedDict[str, _Slot] = OrderedDict()
+        self._slots: OrderedDict[str, LoadedScope] = OrderedDict()
 
     async def save(
         self,
@@ -120,18 +99,14 @@ class LongTermMemory:
             raise MemoryStoreError("what is sensitive is saved by the user alone")
         if category == "task" and expires_at is None:
             expires_at = format_time(self._clock() + TASK_SECONDS)
-        draft = self._draft(
-            {
-                "content": content,
-                "context": context,
-                "memory_type": memory_type,
-                "category": category,
-                "key": key,
-                "source": source,
-                "expires_at": expires_at,
-            },
-            memory_id,
-        )
+        fields: dict[str, Any] = {
+            "content": content,
+            "context": context,
+            "memory_type": memory_type,
+            "category": category,
+        }
+        fields |= {"key": key, "source": source, "expires_at": expires_at}
+        draft = self._draft(fields, memory_id)
 
         def work(store: ScopeStore) -> MemoryRecord:
             clean_up(store, draft.updated_at)
@@ -142,14 +117,7 @@ class LongTermMemory:
     async def similar(
         self, scope: str, content: str, *, besides: str | None = None, limit: int = 3
     ) -> list[MemoryRecord]:
-        """The current records that `content` seems to repeat or contradict, for whoever saves it to see.
-
-        Args:
-            scope: whose.
-            content: what is to be saved, or has been.
-            besides: the id of the record that is no repeat of itself.
-            limit: how many.
-        """
+        """The current records, but for `besides`, that `content` seems to repeat or contradict, closest first."""
         draft = self._draft({"content": content}, besides)
         found = await self._run(scope, lambda store: similar(store, draft, limit))
         return [record for record in found if _may_show(record, scope, draft.updated_at)]
@@ -181,8 +149,8 @@ class LongTermMemory:
             scope: whose.
             query: what is asked.
             limit: how many of a kind.
-            session_id: the conversation that goes on, whose own messages are left out.
-            clear: the score that a message needs.
+            session_id: the conversation that goes on; what was said in it is left out.
+            clear: the score that a message needs, such as `conversations.CLEAR`.
         """
         records = await self.search(scope, query, limit)
         if self._conversations is None:
@@ -215,14 +183,13 @@ class LongTermMemory:
         Raises:
             MemoryStoreError: there is no such record, it was changed meanwhile, or a value cannot be used.
         """
-        given = {
+        given: dict[str, Any] = {
             "content": content,
             "context": context,
             "memory_type": memory_type,
             "category": category,
-            "key": key,
-            "expires_at": expires_at,
         }
+        given |= {"key": key, "expires_at": expires_at}
         changes = {name: value for name, value in given.items() if value is not None}
         return await self._change(scope, memory_id, changes, expected_updated_at)
 
@@ -310,8 +277,8 @@ class LongTermMemory:
                 return await asyncio.to_thread(slot.run, work)
 
     @contextmanager
-    def _loaded(self, scope: str) -> Iterator[_Slot]:
-        slot = self._slots.get(scope) or _Slot(ScopeStore(self._root, scope_parts(scope)))
+    def _loaded(self, scope: str) -> Iterator[LoadedScope]:
+        slot = self._slots.get(scope) or LoadedScope(ScopeStore(self._root, scope_parts(scope)))
         self._slots[scope] = slot
         self._slots.move_to_end(scope)
         slot.users += 1

@@ -193,13 +193,14 @@ class Ranking:
         known = {term: self._postings[term] for term in terms if term in self._postings}
         scores: dict[int, float] = {}
         average = self._total / max(1, len(self._passages)) or 1.0
-        is_narrowed = False
+        around: dict[int, list[tuple[int, float]]] | None = None
         for postings in sorted(known.values(), key=len):
             weight = self._weight(len(postings)) * (SATURATION + 1)
-            if len(postings) > COMMON and len(scores) >= POOL and not is_narrowed:
+            if len(postings) > COMMON and len(scores) >= POOL and around is None:
                 best = nlargest(POOL, ((score, number) for number, score in scores.items()))
-                scores, is_narrowed = {number: score for score, number in best}, True
-            times = self._among(postings, scores) if is_narrowed else self._spread(postings)
+                scores = {number: score for score, number in best}
+                around = self._around(scores)
+            times = self._spread(postings) if around is None else _among(postings, around)
             for number, often in times.items():
                 length = self._passages[number].length / average
                 damping = SATURATION * (1 - LENGTH + LENGTH * length)
@@ -216,18 +217,14 @@ class Ranking:
                 times[other] = times.get(other, 0.0) + weight * count
         return times
 
-    def _among(self, postings: dict[int, int], wanted: dict[int, float]) -> dict[int, float]:
-        """The same, for these texts only."""
-        times: dict[int, float] = {}
+    def _around(self, wanted: Iterable[int]) -> dict[int, list[tuple[int, float]]]:
+        """By text: which of the wanted ones its words count for, and how much."""
+        around: dict[int, list[tuple[int, float]]] = {}
         for number in wanted:
-            often = postings.get(number, 0) + sum(
-                weight * postings[other]
-                for other, weight in self._passages[number].gets.items()
-                if other in postings
-            )
-            if often:
-                times[number] = often
-        return times
+            around.setdefault(number, []).append((number, 1.0))
+            for giver, weight in self._passages[number].gets.items():
+                around.setdefault(giver, []).append((number, weight))
+        return around
 
     def _add_dates(self, found: dict[int, float], hint: DateHint | None) -> None:
         if hint is None:
@@ -250,3 +247,12 @@ class Ranking:
                 named[speaker] = bool(first) and first in asked
             if named[speaker]:
                 found[number] += SPEAKER
+
+
+def _among(postings: dict[int, int], around: dict[int, list[tuple[int, float]]]) -> dict[int, float]:
+    """What `_spread` gives, for the texts of `around` only."""
+    times: dict[int, float] = {}
+    for giver in postings.keys() & around.keys():
+        for number, weight in around[giver]:
+            times[number] = times.get(number, 0.0) + weight * postings[giver]
+    return times

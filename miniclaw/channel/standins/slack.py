@@ -38,12 +38,14 @@ class SlackStandin(Standin):
             web.post("/hooks/{name}", self._hook),
             web.get("/files/{name}", self._file),
             web.post("/{method}", self._method),
+            web.get("/{method}", self._method),
         ]
 
     async def _method(self, request: web.Request) -> web.Response:
         method = request.match_info["method"]
         is_json = request.content_type == "application/json"
-        body: dict[str, Any] = await request.json() if is_json else dict(await request.post())
+        sent = await request.json() if is_json else dict(await request.post())
+        body: dict[str, Any] = {**request.query, **sent}
         self.calls.append((method, body))
         self.news()
         fault = self.fault_of(method)

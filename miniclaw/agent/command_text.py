@@ -73,7 +73,7 @@ def memory_rows(memories: Iterable[Mapping[str, Any]]) -> list[str]:
         mark = " · sensitive / 敏感" if memory.get("category") == "sensitive" else ""
         text = " ".join(f"{memory['content']} | {memory.get('context') or '-'}".split())
         short = text if len(text) <= ROW else text[: ROW - 1] + "…"
-        rows.append(f"{number}. [{kind}{mark}] {short}  ({memory['memory_id']}, {memory['updated_at'][:10]})")
+        rows.append(f"{number}. [{kind}{mark}] {short} ({memory['memory_id']}, {memory['updated_at'][:10]})")
     return rows
 
 

@@ -1,0 +1,179 @@
+"""What people can do with what is remembered of them: by command, by HTTP, by command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from miniclaw.agent.command_text import command_text
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.cli import main
+from miniclaw.gateway.command_table import read_command
+from miniclaw.memory import LongTermMemory
+from miniclaw.tools import ToolContext
+from tests.support.claw import TOKEN, running_claw
+from tests.support.client import raw_client
+
+AUTH = {"Authorization": f"Bearer {TOKEN}"}
+
+
+def texts_below(root: Path, word: str) -> list[str]:
+    """Files that hold the word, whatever they are."""
+    return [
+        str(path) for path in root.rglob("*") if path.is_file() and word.encode("utf-8") in path.read_bytes()
+    ]
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    given = {"memory_id": "mem_a", "memory_type": "semantic", "content": "住在杭州", "context": "闲聊"}
+    return {**given, "updated_at": "2026-01-02T00:00:00.000Z", **fields}
+
+
+def test_memories_are_listed_with_number_type_context_and_id() -> None:
+    shown = command_text("memories", {"memories": [row(), row(context="", category="sensitive")]})
+    assert shown.splitlines() == [
+        "1. [semantic / 语义记忆] 住在杭州 | 闲聊 (mem_a, 2026-01-02)",
+        "2. [semantic / 语义记忆 · sensitive / 敏感] 住在杭州 | - (mem_a, 2026-01-02)",
+    ]
+    long = command_text("memories", {"memories": [row(content="x\n" * 500)]})
+    assert long.count("\n") == 0 and "(mem_a" in long, "a long memory keeps its id"
+    assert "（空）" in command_text("memories", {"memories": []})
+
+
+def test_what_is_close_is_told_to_who_remembers() -> None:
+    told = command_text("remember", {"memory_id": "mem_b", "similar": [row()]})
+    assert "mem_b" in told and "住在杭州" in told and "2026-01-02" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("/memories", {}),
+        ("/memories clear", {"action": "clear"}),
+        ("/memories clear sky", {"query": "clear sky"}),
+    ],
+)
+def test_only_the_word_alone_clears(text: str, args: dict[str, Any]) -> None:
+    command = read_command(text)
+    assert command is not None and command.args == args
+
+
+async def test_commands_list_show_repeats_and_clear_ones_own(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        await claw.identities.ensure("bob")
+        await claw.memory.save("bob", "zanzibar is of bob")
+        async with raw_client((claw.gateway and claw.gateway.port) or 0) as client:
+            first = await client.command("remember", {"content": "I live in xanadu"})
+            again = await client.command("remember", {"content": "I live in Bonn"})
+            assert [one["memory_id"] for one in again["similar"]] == [first["memory_id"]]
+            assert len((await client.command("memories"))["memories"]) == 2
+            [found] = (await client.command("memories", {"query": "xanadu"}))["memories"]
+            assert found["memory_id"] == first["memory_id"]
+            assert await client.command("memories", {"action": "clear"}) == {"cleared": 2}
+            assert (await client.command("memories"))["memories"] == []
+        assert len(await claw.memory.list("bob")) == 1
+
+
+async def test_everything_of_a_user_is_exported_imported_and_wiped_by_http(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([]), web=True) as claw:
+        assert claw.web is not None
+        await claw.memory.save("bob", "zanzibar is of bob")
+        url = f"http://127.0.0.1:{claw.web.port}/api/memories"
+        async with aiohttp.ClientSession(headers=AUTH) as http:
+
+            async def call(method: str, path: str = "", body: Any = None) -> tuple[int, Any]:
+                async with http.request(method, url + path, json=body) as response:
+                    return response.status, await response.json()
+
+            body = {"content": "I live in xanadu", "category": "preference", "key": "home"}
+            status, saved = await call("POST", "", body)
+            assert (status, saved["key"], saved["similar"]) == (201, "home", [])
+            changed = {"content": "I live in xanadu, still", "expected_updated_at": saved["updated_at"]}
+            status, record = await call("PATCH", f"/{saved['memory_id']}", changed)
+            assert (status, record["content"]) == (200, "I live in xanadu, still")
+            stale = {"content": "no", "expected_updated_at": "2020-01-01T00:00:00.000Z"}
+            assert (await call("PATCH", f"/{saved['memory_id']}", stale))[0] == 400
+            assert (await call("PATCH", "/mem_none", {"content": "no"}))[0] == 404
+            _, exported = await call("GET", "/export")
+            assert [one["content"] for one in exported["memories"]] == ["I live in xanadu, still"]
+            assert await call("DELETE") == (200, {"cleared": 1})
+            assert texts_below(tmp_path, "xanadu") == []
+            assert texts_below(tmp_path, "zanzibar") != []
+            assert await call("POST", "/import", exported) == (200, {"imported": 1})
+            assert (await call("GET", "/export"))[1] == exported
+
+
+async def test_nobody_reads_anothers_memory_with_the_file_tools(tmp_path: Path) -> None:
+    """Field report HKUDS/nanobot 2836: a file shared by all chats leaked private facts."""
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        record = await claw.memory.save("alice", "xanadu")
+        turn = ToolContext(
+            user_id="bob",
+            scope="bob",
+            session_id="s",
+            turn_id="t",
+            workspace=tmp_path / "users" / "bob" / "workspace",
+        )
+        path = tmp_path / "users" / "alice" / "memory" / f"{record.memory_id}.md"
+        for given in (str(path), f"../../alice/memory/{record.memory_id}.md"):
+            result = await claw.registry.execute("read_file", {"path": given}, turn)
+            assert not result.ok and "xanadu" not in result.content
+
+
+def test_the_command_line_adds_finds_changes_moves_and_wipes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def claw(*arguments: str, code: int = 0) -> str:
+        assert main(["memory", *arguments, "--data-dir", str(tmp_path)]) == code
+        return capsys.readouterr().out
+
+    added = json.loads(claw("add", "I", "live", "in", "xanadu", "--context", "once", "--json"))[0]
+    assert (added["content"], added["context"], added["source"]) == ("I live in xanadu", "once", "user")
+    told = claw("add", "I live in Bonn", "--type", "episodic", "--category", "sensitive")
+    assert (
+        "[episodic / 情景记忆 · sensitive / 敏感] I live in Bonn | -" in told and added["memory_id"] in told
+    )
+    assert "xanadu" in claw("list") and "1. [semantic" in claw("search", "xanadu")
+    assert claw("show", added["memory_id"]).startswith("---\ncontext: once\n")
+    assert json.loads(claw("show", added["memory_id"], "--json")) == added
+    assert "in Xian" in claw("edit", added["memory_id"], "--content", "I live in Xian")
+    claw("delete", added["memory_id"])
+    for action in ("show", "delete"):
+        claw(action, added["memory_id"], code=1)
+    assert texts_below(tmp_path, "xanadu") == texts_below(tmp_path, "Xian") == []
+    file = tmp_path.parent / f"{tmp_path.name}.json"
+    claw("export", str(file))
+    assert json.loads(claw("export")) == json.loads(file.read_text(encoding="utf-8"))
+    assert claw("import", str(file), "--user-id", "bob") == "1\n"
+    assert claw("clear", "--yes") == "1\n"
+    assert claw("list") == "（空）/ (nothing)\n"
+    assert "Bonn" in claw("list", "--all", "--user-id", "bob")
+    file.write_text('{"memories": 5}', encoding="utf-8")
+    claw("import", str(file), code=1)
+    file.write_text("{", encoding="utf-8")
+    claw("import", str(file), code=1)
+    claw("list", "--user-id", "../bob", code=1)
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", 1), ("", 1), ("y", 0)])
+def test_the_command_line_asks_before_it_wipes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
+) -> None:
+    main(["memory", "add", "tea", "--data-dir", str(tmp_path)])
+    monkeypatch.setattr("builtins.input", lambda prompt: answer)
+    assert main(["memory", "clear", "--data-dir", str(tmp_path)]) == left
+    assert len(list((tmp_path / "users" / "owner" / "memory").iterdir())) == left
+
+
+async def test_what_the_command_line_saves_is_found_by_who_has_the_files_open(
+    tmp_path: Path,
+) -> None:
+    memory = LongTermMemory(tmp_path)
+    assert await memory.search("owner", "tea") == []
+    await asyncio.to_thread(main, ["memory", "add", "green tea", "--data-dir", str(tmp_path)])
+    assert [hit.record.content for hit in await memory.search("owner", "tea")] == ["green tea"]
