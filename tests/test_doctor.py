@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.app import MiniClaw
 from miniclaw.cli import doctor_command, main
+from miniclaw.config import load_settings
 from miniclaw.session.outbox import Outbox
 from tests.support.core import FakeClock, open_database
 from tests.support.model import FakeModel
@@ -191,4 +194,62 @@ def test_people_read_one_line_a_check_with_the_way_to_mend_it_under_it(
 ) -> None:
     assert main(["doctor", "--data-dir", str(tmp_path)]) == 0
     lines: list[Any] = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("ok    settings") and lines[-1].strip().startswith("→ set OPENAI_API_KEY")
+    assert lines[0].startswith("ok    settings")
+    assert any(line.strip().startswith("→ set OPENAI_API_KEY") for line in lines)
+
+
+def test_a_platform_without_its_secret_is_named_and_one_with_it_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-1")
+    monkeypatch.setenv("DINGTALK_APP_SECRET", "secret-secret")
+    monkeypatch.setenv("FEISHU_ENCRYPT_KEY", "   ")
+    code, found = doctor(tmp_path, capsys)
+    assert code == 0
+    assert found["slack"][0]["state"] == "warning" and "SLACK_SIGNING_SECRET" in found["slack"][0]["mend"]
+    assert found["dingtalk"][0]["state"] == "ok" and "wecom" not in found
+
+
+def test_a_secret_of_the_wrong_form_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GENERIC_WEBHOOK_SECRET", "whsec_!!!")
+    monkeypatch.setenv("MINICLAW_CHANNELS__GENERIC__USER", "monitor")
+    code, found = doctor(tmp_path, capsys)
+    assert code == 1 and "base64" in found["webhooks"][0]["result"]
+
+
+SECRETS = {
+    "SLACK_SIGNING_SECRET": "5f0c1d2e3b4a59687786a5b4c3d2e1f0",
+    "FEISHU_ENCRYPT_KEY": "miniclaw-test-encrypt-key-01",
+    "FEISHU_VERIFICATION_TOKEN": "vt_miniclaw",
+    "WECOM_CORP_ID": "ww01",
+    "WECOM_AGENT_ID": "1",
+    "WECOM_SECRET": "secret-of-the-app",
+    "WECOM_TOKEN": "miniclawTestToken01",
+    "WECOM_ENCODING_AES_KEY": "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG",
+    "DINGTALK_APP_SECRET": "dingtalk-secret",
+    "GENERIC_WEBHOOK_SECRET": "whsec_bWluaWNsYXctZ2VuZXJpYy13ZWJob29rLXNlY3JldCE=",
+    "MINICLAW_CHANNELS__GENERIC__USER": "monitor",
+}
+
+
+async def test_the_public_address_is_tried_with_each_platforms_own_challenge(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    loaded = load_settings(
+        env=dict(os.environ) | {"MINICLAW_WEB__PORT": "0"}, data_dir=str(tmp_path / "server"), arguments={}
+    )
+    async with MiniClaw(loaded, provider=ScriptedProvider([]), web=True) as claw:
+        assert claw.web is not None
+        url = f"http://127.0.0.1:{claw.web.port}"
+        words = ["doctor", "--json", "--data-dir", str(tmp_path / "other"), "--public-url"]
+        assert await asyncio.to_thread(main, [*words, url]) == 0
+        found = [check for check in json.loads(capsys.readouterr().out) if url in check["result"]]
+        assert {check["name"] for check in found} == {"slack", "feishu", "wecom", "dingtalk", "generic"}
+        monkeypatch.setenv("SLACK_SIGNING_SECRET", "another-secret-than-the-gateways")
+        assert await asyncio.to_thread(main, [*words, url]) == 1
+        out = json.loads(capsys.readouterr().out)
+        assert [check["name"] for check in out if check["state"] == "failed"] == ["slack"]

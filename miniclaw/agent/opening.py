@@ -8,7 +8,7 @@ from miniclaw.agent.core import Core
 from miniclaw.agent.incoming import take_in
 from miniclaw.agent.progress import Progress, keep_steps
 from miniclaw.gateway.events import TurnFeed
-from miniclaw.memory.context import Layer, SystemPromptBuilder
+from miniclaw.memory.context import Layer, SystemPromptBuilder, project_instructions
 from miniclaw.session.models import Entry, Session, Turn, title_of
 from miniclaw.tools.base import ToolBox
 from miniclaw.tools.workspace import Workspace
@@ -62,6 +62,8 @@ class TurnOpening:
             today=datetime.fromtimestamp(self._c.clock()).astimezone(),
             summary=(session.metadata.get("summary") or {}).get("text", ""),
             hint=skills.hint(turn.text, active),
+            project=project_instructions(progress.context.workspace, progress.context.workspace.parent),
+            window=self._c.window.size(session.metadata.get("model") or self._c.provider.info.name),
         )
 
     def tools(self, session: Session) -> ToolBox:

@@ -46,6 +46,7 @@ class Check:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--json", action="store_true", help="print the checks as one JSON list")
+    parser.add_argument("--public-url", metavar="URL", help="send each platform's challenge to this address")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         checks = [Check("settings", "failed", str(error), "mend that line, then run doctor again")]
     else:
         set_up_logging(loaded, default="error")
-        checks = list(_checks(loaded))
+        checks = list(_checks(loaded, args.public_url))
     if args.json:
         print(json.dumps([asdict(check) for check in checks], ensure_ascii=False, indent=2))
     else:
@@ -69,13 +70,16 @@ def run(args: argparse.Namespace) -> int:
     return int(any(check.state == "failed" for check in checks))
 
 
-def _checks(loaded: LoadedSettings) -> Iterator[Check]:
+def _checks(loaded: LoadedSettings, public_url: str | None) -> Iterator[Check]:
     count = len(loaded.origins)
     yield Check("settings", "ok", f"{count} values set, the rest are defaults")
     yield from _directory(loaded.data_dir)
     yield from _database(loaded.data_dir / "miniclaw.db")
     yield from _ports(loaded)
     yield from _model(loaded)
+    from miniclaw.cli.doctor_webhooks import look
+
+    yield from look(loaded.settings.channels, public_url)
 
 
 def _directory(directory: Path) -> Iterator[Check]:
