@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final
 
 from miniclaw.memory.tokens import estimate_tokens
@@ -41,7 +42,7 @@ class ShortTermMemory:
     def fit(self, system: str, history: HistoryView, *, model: str = "") -> list[Message]:
         """System prompt and as many of the latest turns as fit."""
         budget = int(self.size(model) * (1 - ANSWER_SHARE))
-        room = max(0, budget - estimate_tokens(system) - MESSAGE_TOKENS)
+        room = max(0, budget - _system_tokens(system) - MESSAGE_TOKENS)
         chosen, cost = history.tail(room)
         if cost > room:
             chosen = _squeeze(chosen, room)
@@ -60,6 +61,12 @@ class ShortTermMemory:
             return False
         logger.warning("the window of model %s is taken to be %d tokens from now on", model, self.size(model))
         return True
+
+
+@lru_cache(maxsize=64)
+def _system_tokens(system: str) -> int:
+    """What a system prompt costs; it is the same in all requests of a turn."""
+    return estimate_tokens(system)
 
 
 def _squeeze(messages: list[Message], room: int) -> list[Message]:

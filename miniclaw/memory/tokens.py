@@ -1,5 +1,6 @@
 """Token counts for the context budget: an estimate that needs neither a download nor a tokeniser's tables."""
 
+from functools import lru_cache
 from typing import Final
 
 from miniclaw.text import estimate_tokens
@@ -9,6 +10,7 @@ __all__ = ["cut_to_tokens", "estimate_tokens"]
 CUT: Final = "\n[… cut to fit]"
 
 
+@lru_cache(maxsize=64)
 def cut_to_tokens(text: str, tokens: int) -> str:
     """The text itself, or its beginning with a word on the cut where it costs more; empty if not even that fits."""
     if estimate_tokens(text) <= tokens:

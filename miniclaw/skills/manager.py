@@ -183,10 +183,11 @@ class SkillManager:
         The list keeps within `token_limit`: what does not fit with its description is there by name, and
         what does not fit by name is counted. Names in `active` that are no skill are left out.
         """
-        parts = [self._listing(token_limit)]
+        usable = self._usable()
+        parts = [_listing(tuple((skill.name, skill.description) for skill in usable), token_limit)]
         parts += (
             f'<skill name="{skill.name}">\n{skill.system_prompt}\n</skill>'
-            for skill in self._usable()
+            for skill in usable
             if skill.name in active
         )
         return "\n\n".join(part for part in parts if part)
@@ -195,25 +196,6 @@ class SkillManager:
         """What the prompt says of skills that a message suggests by a trigger or tag; empty for none."""
         found = [s.name for s, why in self.match(text) if why[0] == "t" and s.name not in active]
         return _HINT.format(" or ".join(f"`{name}`" for name in found[:MOST_HINTS])) if found else ""
-
-    def _listing(self, token_limit: int) -> str:
-        skills = self._usable()
-        lines = [f"- {skill.name}" for skill in skills]
-        left = token_limit - _cost(_HEADER) - _cost(_MORE.format(len(skills)))
-        count = 0
-        while count < len(lines) and left >= (cost := _cost(lines[count])):
-            left -= cost
-            count += 1
-        if count == 0:
-            return ""
-        for index, skill in enumerate(skills[:count]):
-            line = f"- {skill.name}: {' '.join(skill.description.split())}"
-            extra = _cost(line) - _cost(lines[index])
-            if extra <= left:
-                left -= extra
-                lines[index] = line
-        more = [_MORE.format(len(skills) - count)] if count < len(skills) else []
-        return "\n".join([_HEADER, *lines[:count], *more])
 
     def list(self) -> list[Skill]:
         """All skills, by name."""
@@ -258,3 +240,24 @@ def _pattern(word: str) -> re.Pattern[str]:
     before = "(?<![a-z0-9])" if re.match("[a-z0-9]", folded) else ""
     after = "(?![a-z0-9])" if re.search("[a-z0-9]$", folded) else ""
     return re.compile(before + re.escape(folded) + after)
+
+
+@lru_cache(maxsize=64)
+def _listing(skills: tuple[tuple[str, str], ...], token_limit: int) -> str:
+    """Names and descriptions within a limit; the same at every turn until a skill changes."""
+    lines = [f"- {name}" for name, _ in skills]
+    left = token_limit - _cost(_HEADER) - _cost(_MORE.format(len(skills)))
+    count = 0
+    while count < len(lines) and left >= (cost := _cost(lines[count])):
+        left -= cost
+        count += 1
+    if count == 0:
+        return ""
+    for index, (name, description) in enumerate(skills[:count]):
+        line = f"- {name}: {' '.join(description.split())}"
+        extra = _cost(line) - _cost(lines[index])
+        if extra <= left:
+            left -= extra
+            lines[index] = line
+    more = [_MORE.format(len(skills) - count)] if count < len(skills) else []
+    return "\n".join([_HEADER, *lines[:count], *more])
