@@ -17,20 +17,18 @@ from typing import Any, Final
 from miniclaw.channel.platforms.feishu_api import FeishuApi
 from miniclaw.channel.platforms.feishu_content import read_content
 from miniclaw.channel.platforms.feishu_crypto import decrypt, sign
+from miniclaw.channel.platforms.spoken import spoken
 from miniclaw.channel.webhook import Answer, WebhookRequest
 from miniclaw.channel_settings import FeishuAccount
 from miniclaw.config import Clock
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import (
     CommandPayload,
-    FileRef,
     Inbound,
     MessageType,
     Receipt,
     ReplyTarget,
-    TextPayload,
     now,
-    plain_text,
 )
 
 __all__ = ["FeishuPlatform"]
@@ -143,7 +141,9 @@ class FeishuPlatform(FeishuApi):
             return NOTED
         names = {str(one["key"]): self._name_of(one) for one in mentions}
         text, files = read_content(str(message["message_type"]), str(message["content"]), names)
-        return self._said(
+        return spoken(
+            self._settings,
+            self.name,
             text,
             files,
             msg_id=f"feishu-{message_id}",
@@ -172,24 +172,6 @@ class FeishuPlatform(FeishuApi):
     def _name_of(self, mention: dict[str, Any]) -> str:
         """What stands for a mention in the text; nothing for the bot's own."""
         return "" if _open_id(mention) == self.bot_open_id else f"@{mention.get('name') or ''}"
-
-    def _said(self, text: str, files: tuple[FileRef, ...], **envelope: Any) -> Inbound:
-        text = plain_text(text)
-        if not text.strip() and not files:
-            text = "(empty message)"
-        # A message may be its files alone.
-        payload = TextPayload(text=text) if text.strip() else TextPayload.model_construct(text="")
-        return Inbound(
-            msg_type=MessageType.TEXT,
-            source=f"feishu:{envelope['sender']}",
-            payload=payload,
-            timestamp=now(),
-            channel=self.name,
-            strangers=self._settings.strangers,
-            typed=True,
-            files=files,
-            **envelope,
-        )
 
     def _click(self, header: dict[str, Any], event: dict[str, Any]) -> Inbound | Answer:
         value, person = event["action"].get("value"), _id(event["operator"]["open_id"])

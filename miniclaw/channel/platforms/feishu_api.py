@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from miniclaw.channel.markup import split_markdown
+from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.feishu_client import FeishuClient, FeishuError
 from miniclaw.channel.platforms.feishu_content import (
     ANSWER,
@@ -33,7 +34,6 @@ __all__ = ["FeishuApi"]
 
 logger = logging.getLogger(__name__)
 
-MARK: Final = "（可能重复 / possibly a repeat）\n"
 PART_BYTES: Final = 20_000
 """Of a card's text; Feishu takes 30 KB of a card, and counts some of what it makes of the text."""
 UUID_SECONDS: Final = 3600 - 60

@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 from miniclaw.channel.markup import split_markdown
 from miniclaw.channel.platforms.slack_api import SlackApi
 from miniclaw.channel.platforms.slack_markup import decode, mentions
+from miniclaw.channel.platforms.spoken import spoken
 from miniclaw.channel.webhook import Answer, WebhookRequest
 from miniclaw.channel_settings import SlackAccount
 from miniclaw.errors import DeliveryError, ProtocolError
@@ -27,9 +28,7 @@ from miniclaw.gateway.protocol import (
     MessageType,
     Receipt,
     ReplyTarget,
-    TextPayload,
     now,
-    plain_text,
 )
 
 __all__ = ["SlackPlatform", "sign"]
@@ -106,7 +105,9 @@ class SlackPlatform(SlackApi):
         if not named and self._settings.require_mention and thread is None:
             return Answer()
         root = str(thread or ts)
-        return self._said(
+        return spoken(
+            self._settings,
+            self.name,
             decode(text, bot),
             msg_id=f"slack-{channel}-{ts}",
             account=team,
@@ -135,7 +136,9 @@ class SlackPlatform(SlackApi):
     def _command(self, form: dict[str, str]) -> Inbound:
         team, channel, user = form["team_id"], form["channel_id"], form["user_id"]
         text = decode(form.get("text", ""), self.bot_user_id)
-        return self._said(
+        return spoken(
+            self._settings,
+            self.name,
             text or "/help",
             msg_id=f"slack-{hashlib.sha256(form['trigger_id'].encode()).hexdigest()[:24]}",
             account=team,
@@ -145,24 +148,6 @@ class SlackPlatform(SlackApi):
             direct=channel.startswith("D"),
             dedupe=(f"trigger:{form['trigger_id']}",),
             reply_to=ReplyTarget(conversation=channel, url=form["response_url"], account=team, sender=user),
-        )
-
-    def _said(self, text: str, *, files: tuple[FileRef, ...] = (), **envelope: Any) -> Inbound:
-        text = plain_text(text)
-        if not text and not files:
-            text = "(empty message)"
-        # A message may be its files alone.
-        payload = TextPayload(text=text) if text.strip() else TextPayload.model_construct(text="")
-        return Inbound(
-            msg_type=MessageType.TEXT,
-            source=f"slack:{envelope['sender']}",
-            payload=payload,
-            timestamp=now(),
-            channel=self.name,
-            strangers=self._settings.strangers,
-            typed=True,
-            files=files,
-            **envelope,
         )
 
     def _click(self, body: dict[str, Any]) -> Inbound | Answer:

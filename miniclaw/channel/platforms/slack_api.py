@@ -11,7 +11,7 @@ import uuid
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from miniclaw.channel.platforms.client import PlatformClient, is_on
+from miniclaw.channel.platforms.client import MARK, PlatformClient, is_on
 from miniclaw.channel.platforms.slack_markup import without_pings
 from miniclaw.channel.webhook import delivery_error
 from miniclaw.channel_settings import SlackAccount
@@ -22,7 +22,6 @@ __all__ = ["SlackApi"]
 
 logger = logging.getLogger(__name__)
 
-MARK: Final = "（可能重复 / possibly a repeat）\n"
 EVENT: Final = "miniclaw_reply"
 """The type of the metadata that carries a delivery's key."""
 STREAMED: Final = "stream:"
