@@ -152,6 +152,7 @@ class Database:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={self._sync}")
         connection.execute("PRAGMA wal_autocheckpoint=0")
+        connection.execute("PRAGMA secure_delete=ON")
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
@@ -225,10 +226,15 @@ class Database:
         self._checkpoint = loop.run_in_executor(self._thread, self._run_checkpoint)
         self._checkpoint.add_done_callback(self._checkpoint_done)
 
-    def _run_checkpoint(self) -> None:
+    async def scrub(self) -> None:
+        """Let what was deleted be gone from the write-ahead log too, as far as no reader holds it."""
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._thread, self._run_checkpoint, "TRUNCATE")
+
+    def _run_checkpoint(self, kind: str = "PASSIVE") -> None:
         connection = self._connect()
         try:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            connection.execute(f"PRAGMA wal_checkpoint({kind})")
         finally:
             connection.close()
 

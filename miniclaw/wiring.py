@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Collection, Iterable
 from functools import reduce
@@ -32,9 +33,11 @@ from miniclaw.skills.manager import BUNDLED, SkillManager
 from miniclaw.skills.tools import skill_tools
 from miniclaw.tools.base import Tool
 from miniclaw.tools.builtins import builtin_tools
+from miniclaw.tools.builtins.todo_tool import DIRECTORY as PLANS
 from miniclaw.tools.hooks import Hooks
 from miniclaw.tools.loading import OwnTools
 from miniclaw.tools.registry import ToolRegistry
+from miniclaw.tools.workspace import RESULTS
 
 __all__ = ["build_core", "skills_of", "tools_of"]
 
@@ -61,9 +64,6 @@ def build_core(
     traces = TraceStore(data_dir / "traces", settings.trace, secrets=secrets_of(settings, token), clock=clock)
     turns = TurnStore(db, identities, clock=clock)
 
-    async def forget(session_id: str) -> None:
-        await traces.remove(await turns.ids_of(session_id))
-
     return Core(
         settings=settings,
         data_dir=data_dir,
@@ -77,7 +77,7 @@ def build_core(
             loaded=settings.storage.loaded_sessions,
             ttl=settings.storage.session_ttl,
             fence=db.epoch,
-            forget=forget,
+            outside=_Outside(data_dir, db, turns, traces),
         ),
         search=search,
         turns=turns,
@@ -117,3 +117,30 @@ def skills_of(
     """The skills of a data directory, of the configured paths, and the bundled ones, in this order."""
     paths = [Path(path).expanduser() for path in settings.skills.paths]
     return SkillManager([data_dir / "skills", *paths, BUNDLED], tools=tools, env=os.environ)
+
+
+class _Outside:
+    """What a session leaves beside its rows: traces, its plan, its long results."""
+
+    def __init__(self, data_dir: Path, db: Database, turns: TurnStore, traces: TraceStore) -> None:
+        self._data_dir = data_dir
+        self._db = db
+        self._turns = turns
+        self._traces = traces
+
+    async def forget(self, session_id: str) -> None:
+        await self._traces.remove(await self._turns.ids_of(session_id))
+        for (scope,) in self._db.read("SELECT user_id FROM sessions WHERE session_id = ?", (session_id,)):
+            await asyncio.to_thread(self._remove_files, scope, session_id)
+
+    async def scrub(self) -> None:
+        await self._db.scrub()
+
+    def _remove_files(self, scope: str, session_id: str) -> None:
+        root = "groups" if scope.startswith("grp_") else "users"
+        workspace = self._data_dir / root / scope / "workspace"
+        for path in (
+            workspace / PLANS / f"{session_id}.md",
+            *(workspace / RESULTS).glob(f"{session_id}-*.txt"),
+        ):
+            path.unlink(missing_ok=True)

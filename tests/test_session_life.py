@@ -12,6 +12,7 @@ import pytest
 
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
+from tests.support.agent import outcome, send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
 from tests.support.model import last_user
@@ -155,3 +156,25 @@ async def test_a_tool_result_full_of_fences_does_not_break_the_exported_markdown
 
         session.messages[2].message["content"] = "```\ncode\n```"
         assert "````\n```\ncode\n```\n````" in to_markdown(session)
+
+
+async def test_nothing_of_a_deleted_session_is_left_in_any_file(tmp_path: Path) -> None:
+    word = "XYZZY-4471-plugh"
+
+    def holding() -> list[str]:
+        return [
+            str(path) for path in tmp_path.rglob("*") if path.is_file() and word.encode() in path.read_bytes()
+        ]
+
+    plan = LLMResponse(
+        tool_calls=(ToolCall.of("call_1", "todo", {"steps": [{"text": word, "status": "done"}]}),),
+        finish="tool_calls",
+    )
+    async with running_claw(tmp_path, ScriptedProvider([plan, LLMResponse(text=f"done {word}")])) as claw:
+        receipt = await send(claw, f"plan {word}")
+        await outcome(claw, receipt.turn_id)
+        assert holding()
+        assert receipt.session_id is not None
+        await claw.sessions.delete(receipt.session_id)
+        assert holding() == []
+    assert holding() == []

@@ -594,3 +594,14 @@ def test_validate_prints_every_finding_and_fails(tmp_path: Path, capsys: pytest.
     out = capsys.readouterr().out
     assert f"{wrong}:3:" in out and "1 sound, 1 wrong" in out
     assert main(["skills", "validate", str(tmp_path / "gone.md")]) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+def test_a_pipe_in_the_place_of_a_skill_is_a_finding_and_waits_for_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.md")
+    (tmp_path / "b").mkdir()
+    os.mkfifo(tmp_path / "b" / "SKILL.md")
+    standard(tmp_path, "sound")
+    loaded = SkillLoader().load([tmp_path])
+    assert list(loaded.skills) == ["sound"]
+    assert [finding.reason for finding in loaded.findings] == ["it cannot be read: it is no regular file"] * 2

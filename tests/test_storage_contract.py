@@ -788,3 +788,20 @@ async def test_a_session_with_an_open_turn_is_not_deleted_as_idle(tmp_path: Path
         await database.write(lambda c: c.execute("UPDATE turns SET state = 'finished'").rowcount)
         assert await storage.delete("ses_1", idle_only=True) is True
         assert await storage.load("ses_1") is None
+
+
+async def test_a_damaged_time_or_metadata_of_a_wrong_kind_hides_no_session(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        storage = SQLiteStorage(database)
+        for session_id in ("ses_1", "ses_2"):
+            await storage.save(make_session(session_id, metadata={"title": "fine", "n": 1}))
+        wrong = json.dumps({"title": 7, "cleared": "x", "summary": [], "skills": "a", "model": {}, "n": 1})
+        await database.write(
+            lambda c: c.execute(
+                "UPDATE sessions SET created_at = 'x', updated_at = 'yesterday', metadata = ? WHERE session_id = 'ses_1'",
+                (wrong,),
+            )
+        )
+        assert {session.session_id for session in await storage.list()} == {"ses_1", "ses_2"}
+        damaged = await storage.load("ses_1")
+        assert damaged is not None and (damaged.updated_at, damaged.metadata) == (0.0, {"n": 1})

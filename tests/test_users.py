@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from miniclaw.agent.scripted import ScriptedProvider
 from tests.support.claw import TOKEN, running_claw, server_process
@@ -79,3 +81,19 @@ async def test_a_linked_person_of_a_platform_is_that_user(tmp_path: Path) -> Non
         found = await claw._db.write(lambda c: claw.identities.user_for(c, "slack", "T1", "U1"))
         stranger = await claw._db.write(lambda c: claw.identities.user_for(c, "slack", "T1", "U2"))
         assert found == "alice" and stranger.startswith("u_")
+
+
+@pytest.mark.parametrize("action", ["token", "remove"])
+async def test_a_withdrawn_token_closes_what_it_let_in(tmp_path: Path, action: str) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        assert claw.gateway is not None and claw.gateway.port is not None
+        port = claw.gateway.port
+        async with raw_client(port) as owner:
+            token = (await owner.command("users", {"action": "add", "user_id": "bob"}))["token"]
+            async with connect(f"ws://127.0.0.1:{port}/?token={token}", proxy=None) as socket:
+                await owner.command("users", {"action": action, "user_id": "bob"})
+                with pytest.raises(ConnectionClosed) as closed:
+                    async with asyncio.timeout(10):
+                        await socket.recv()
+                assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
+            assert (await owner.command("ping"))["pong"]

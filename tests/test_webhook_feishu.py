@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.feishu import FeishuPlatform
-from miniclaw.channel.platforms.feishu_api import MARK, PART_BYTES, FeishuApi
+from miniclaw.channel.platforms.feishu_api import PART_BYTES, FeishuApi
 from miniclaw.channel.platforms.feishu_client import FeishuClient
 from miniclaw.channel.platforms.feishu_content import read_content, size, to_card, without_pings
 from miniclaw.channel.platforms.feishu_crypto import decrypt, encrypt, sign

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 
 from miniclaw.agent.core import Core
@@ -18,10 +19,11 @@ __all__ = ["TurnOpening"]
 
 
 class TurnOpening:
-    """Prepares turns; keeps nothing of them."""
+    """Prepares turns; keeps nothing of them. `titled` is told of a session that got its title."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, *, titled: Callable[[Session, Turn], None]) -> None:
         self._c = core
+        self._titled = titled
         self._prompt = SystemPromptBuilder(
             core.settings.agent.system_prompt, recall_tokens=core.settings.memory.recall_tokens
         )
@@ -34,6 +36,7 @@ class TurnOpening:
             await self._c.sessions.append(session, [Entry(turn.turn_id, 0, message, self._c.clock())])
             if not session.title:
                 await self._c.sessions.update(session, title=title_of(turn.text or message["content"]))
+                self._titled(session, turn)
         if recall := self._c.settings.memory.recall:
             progress.memories = await self._c.memory.search(turn.scope, turn.text, recall)
         keep_steps(feed, steps)

@@ -63,7 +63,7 @@ class TurnRunner:
         self._c = core
         self._runtime = AgentRuntime(core.provider, settings.agent)
         self._ending = TurnEnding(core)
-        self._opening = TurnOpening(core)
+        self._opening = TurnOpening(core, titled=lambda s, turn: self._ending.show_phase(s, turn, "running"))
         self._commands = commands
         self._pause = pause
         self._cancelled: set[str] = set()

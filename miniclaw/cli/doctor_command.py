@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from miniclaw.errors import ConfigError, ModelError
+from miniclaw.schema import SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from miniclaw.agent.providers import LLMProvider
@@ -106,7 +108,10 @@ def _database(path: Path) -> Iterator[Check]:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         try:
             verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+            known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
             version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version == SCHEMA_VERSION and (lost := set(re.findall(r"CREATE TABLE (\w+)", SCHEMA)) - known):
+                verdict = f"without the tables {', '.join(sorted(lost))}"
             letters = connection.execute(
                 "SELECT key, channel, conversation, error FROM deliveries WHERE state = 'dead' ORDER BY n DESC"
             ).fetchall()

@@ -31,6 +31,7 @@ from miniclaw.gateway.command_table import (
     Users,
     validate,
 )
+from miniclaw.gateway.events import SHUT_OUT
 from miniclaw.gateway.ingress import Ingress
 from miniclaw.gateway.memory_actions import MemoryActions
 from miniclaw.gateway.pages import message_page
@@ -227,25 +228,26 @@ class Commands:
 
     async def _users(self, inbound: Inbound, args: Users) -> dict[str, Any]:
         """Not remembered like other changes: a token must not stand in the database."""
-        identities = self._c.identities
-        self._only_admin(inbound)
+        identities, user_id, told = self._c.identities, args.user_id, dict[str, Any]()
+        if not identities.is_admin(_user(inbound)):
+            raise ProtocolError("forbidden", "Only an admin may do that.")
         try:
             match args.action:
                 case "add":
-                    return {"user_id": args.user_id, "token": await identities.add(args.user_id)}
+                    told = {"user_id": user_id, "token": await identities.add(user_id)}
                 case "token":
-                    return {"user_id": args.user_id, "token": await identities.new_token(args.user_id)}
+                    told = {"user_id": user_id, "token": await identities.new_token(user_id)}
                 case "link":
-                    await identities.link(args.user_id, args.channel, args.account, args.person)
+                    await identities.link(user_id, args.channel, args.account, args.person)
                 case "pair":
-                    await identities.pair(args.user_id, args.person)
+                    await identities.pair(user_id, args.person)
                 case "remove":
-                    await identities.remove(args.user_id)
-                case _:
-                    pass
+                    await identities.remove(user_id)
         except ConfigError as error:
             raise ProtocolError("bad_arguments", str(error)) from error
-        return {"users": identities.list()}
+        if args.action in ("token", "remove"):
+            self._c.live.bus.publish(f"user.{user_id}", SHUT_OUT)
+        return told or {"users": identities.list()}
 
     async def _compact(self, session: Session, focus: str, ask: Ask) -> dict[str, Any]:
         history = session.history().messages()

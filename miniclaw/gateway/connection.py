@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from miniclaw.channel.base import Channel
 from miniclaw.errors import ProtocolError
-from miniclaw.gateway.events import EventBus, LiveEvent, LiveTurns, Subscription
+from miniclaw.gateway.events import SHUT_OUT, EventBus, LiveEvent, LiveTurns, Subscription
 from miniclaw.gateway.live import LiveHtml
 from miniclaw.gateway.protocol import (
     TERMINAL_EVENTS,
@@ -39,6 +39,7 @@ CATCH_UP_SECONDS: Final = 0.2
 HARD_FACTOR: Final = 4
 """Times the soft limit of unsent bytes at which a reader is given up."""
 TRY_AGAIN: Final = 1013
+POLICY_VIOLATION: Final = 1008
 
 
 class Socket(Protocol):
@@ -132,6 +133,7 @@ class Connection:
         "_bus",
         "_channel",
         "_hub",
+        "_is_shut_out",
         "_lagging",
         "_socket",
         "_timer",
@@ -149,6 +151,7 @@ class Connection:
         self._bus = channel.hub.bus
         self._socket = socket
         self._lagging: set[str] = set()
+        self._is_shut_out = False
         self._timer: asyncio.TimerHandle | None = None
         self.connection_id = new_id("con")
         self.user_id = user_id
@@ -159,6 +162,8 @@ class Connection:
 
     async def handle(self, data: str | bytes) -> None:
         """Take one frame of the peer; whatever is wrong with it is answered, and the connection lives."""
+        if self._is_shut_out:
+            return
         try:
             if isinstance(data, bytes):
                 raise ProtocolError("bad_message", "Binary frames are not taken; send JSON text.")
@@ -250,8 +255,12 @@ class Connection:
         target = f"{self._channel.name}:{self.current or ''}"
         self.write(error_message(code, message, target=target, reply_to=reply_to).to_json())
 
-    def _on_user_event(self, topic: str, frame: str) -> None:
-        self.write(frame)
+    def _on_user_event(self, topic: str, frame: object) -> None:
+        if frame is SHUT_OUT:
+            self._is_shut_out = True
+            self._socket.close(POLICY_VIOLATION, "the token is not valid any more")
+        elif isinstance(frame, str):
+            self.write(frame)
 
     def _on_event(self, topic: str, event: LiveEvent) -> None:
         if event.name.endswith(".delta") or event.name == "turn.snapshot":

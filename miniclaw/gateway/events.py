@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from miniclaw.gateway.protocol import encode_json, now
 
-__all__ = ["EventBus", "LiveEvent", "LiveTurns", "Subscription", "TurnFeed"]
+__all__ = ["SHUT_OUT", "EventBus", "LiveEvent", "LiveTurns", "Subscription", "TurnFeed"]
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +20,9 @@ FRAME_BYTES: Final = 300
 """What a frame holds beside its text, about."""
 
 Handler = Callable[[str, Any], None]
+
+SHUT_OUT: Final = object()
+"""Published to `user.<id>` when a token is withdrawn: what it let in is closed."""
 
 
 class Subscription:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from miniclaw.config import Clock
@@ -14,12 +14,24 @@ from miniclaw.gateway.protocol import new_id
 from miniclaw.session.models import Entry, Session
 from miniclaw.session.storage import SessionStorage
 
-__all__ = ["SessionManager"]
+__all__ = ["KeptOutside", "SessionManager"]
 
 LONG: Final = 1000
 """Entries from which on the legal view of a loaded log is built in a thread."""
 REFRESH: Final = 100
 """Entries that are looked at again after an interruption."""
+
+
+class KeptOutside(Protocol):
+    """What is kept of sessions outside of their storage: traces, plans, long results."""
+
+    async def forget(self, session_id: str) -> None:
+        """Remove it; called while the session is still there."""
+        ...
+
+    async def scrub(self) -> None:
+        """Let deleted sessions be gone from the files of the storage too."""
+        ...
 
 
 class SessionManager:
@@ -31,7 +43,7 @@ class SessionManager:
         loaded: sessions kept in memory at most, beside those in use.
         ttl: seconds of idleness by channel after which `cleanup_expired` deletes a session.
         fence: the epoch of this process, where the back end has one.
-        forget: removes what is kept of a session outside of the storage; called before it is deleted.
+        outside: what else is kept of a session, which goes when it is deleted.
     """
 
     def __init__(
@@ -42,10 +54,10 @@ class SessionManager:
         loaded: int = 512,
         ttl: Mapping[str, float] | None = None,
         fence: int | None = None,
-        forget: Callable[[str], Awaitable[None]] | None = None,
+        outside: KeptOutside | None = None,
     ) -> None:
         self.storage = storage
-        self._forget_outside = forget
+        self._outside = outside
         self._clock = clock
         self._limit = loaded
         self._ttl = ttl or {}
@@ -149,10 +161,12 @@ class SessionManager:
     async def delete(self, session_id: str) -> bool:
         """Remove a session with everything in it; whether there was one."""
         async with self._one_at_a_time(session_id):
-            if self._forget_outside is not None:
-                await self._forget_outside(session_id)
+            if self._outside is not None:
+                await self._outside.forget(session_id)
             deleted = await self.storage.delete(session_id)
             self._forget(session_id)
+        if self._outside is not None:
+            await self._outside.scrub()
         return deleted
 
     async def list(self, user_id: str | None = None) -> list[Session]:
@@ -169,11 +183,13 @@ class SessionManager:
             idle = self._clock() - session.updated_at
             if ttl is not None and idle > ttl and not is_busy(session.session_id):
                 async with self._one_at_a_time(session.session_id):
-                    if self._forget_outside is not None:
-                        await self._forget_outside(session.session_id)
+                    if self._outside is not None:
+                        await self._outside.forget(session.session_id)
                     if await self.storage.delete(session.session_id, idle_only=True):
                         self._forget(session.session_id)
                         deleted += 1
+        if deleted and self._outside is not None:
+            await self._outside.scrub()
         return deleted
 
     def _forget(self, session_id: str) -> None:

@@ -37,13 +37,16 @@ def readable_turn(row: tuple[Any, ...]) -> Turn | None:
 
 def turn_of(row: tuple[Any, ...]) -> Turn:
     """The turn of a row; raises `ValueError` for one that is damaged."""
+    message = json.loads(row[5])
+    if not isinstance(message, dict) or not {"msg_id", "msg_type", "payload"} <= message.keys():
+        raise ValueError("no message")
     return Turn(
         n=row[0],
         turn_id=row[1],
         session_id=row[2],
         user_id=row[3],
         channel=row[4],
-        message=json.loads(row[5]),
+        message=message,
         state=row[6],
         attempt=row[7],
         cancel_requested=bool(row[8]),

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 SMALL_READ: Final = 200
 """Rows up to which a read runs on the loop."""
 
+KINDS: Final[dict[str, type]] = {"title": str, "model": str, "skills": list, "summary": dict, "cleared": int}
+"""What the metadata that the program reads must be."""
 _COLUMNS: Final = "session_id, user_id, channel, key, thread, created_at, updated_at, metadata"
 
 
@@ -159,10 +161,15 @@ def _session(row: tuple[Any, ...]) -> Session:
         channel=row[2],
         key=row[3],
         thread=row[4],
-        created_at=row[5],
-        updated_at=row[6],
+        created_at=_moment(row[5]),
+        updated_at=_moment(row[6]),
         metadata=read_metadata(row[0], row[7]),
     )
+
+
+def _moment(value: object) -> float:
+    """A damaged time is as old as can be: the session is still there."""
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def read_metadata(session_id: str, text: str) -> dict[str, Any]:
@@ -172,7 +179,14 @@ def read_metadata(session_id: str, text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if isinstance(value, dict):
-        return value
+        sound = {key: item for key, item in value.items() if isinstance(item, KINDS.get(key, object))}
+        if len(sound) < len(value):
+            logger.error(
+                "metadata of session %s is of a wrong kind: %s",
+                session_id,
+                sorted(value.keys() - sound.keys()),
+            )
+        return sound
     logger.error("the metadata of session %s cannot be read and is passed over", session_id)
     return {}
 

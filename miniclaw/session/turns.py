@@ -171,7 +171,13 @@ class TurnStore:
             f"WHERE t.state IN ('waiting', 'running') AND t.channel IN ({marks}) ORDER BY t.n",
             tuple(channels),
         )
-        return [turn for row in rows if (turn := readable_turn(row)) is not None]
+        turns = [turn for row in rows if (turn := readable_turn(row)) is not None]
+        damaged = {row[1] for row in rows} - {turn.turn_id for turn in turns}
+        if damaged:
+            statement = "UPDATE turns SET state = 'failed', ended_at = ? WHERE turn_id = ?"
+            gone = [(self._clock(), turn_id) for turn_id in damaged]
+            await self._db.write(lambda connection: connection.executemany(statement, gone).rowcount)
+        return turns
 
     async def ids_of(self, session_id: str) -> set[str]:
         """The ids of all turns of a session."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,9 +112,16 @@ def _files(directory: Path) -> dict[Path, Signature]:
     return found
 
 
+def _without_waiting(path: str, flags: int) -> int:
+    """Opening a pipe that nobody writes to must not wait for somebody."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def _read(path: Path) -> Skill | SkillFinding:
     try:
-        with path.open("rb") as file:
+        if not stat.S_ISREG(path.stat().st_mode):
+            return SkillFinding(path, 1, "it cannot be read: it is no regular file")
+        with open(path, "rb", opener=_without_waiting) as file:
             data = file.read(MAX_FILE_BYTES + 1)
         text = data.decode("utf-8")
     except OSError as error:

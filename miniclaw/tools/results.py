@@ -35,7 +35,10 @@ async def readable(
     content = hide(plain_text(result.content))
     error = None if result.error is None else hide(plain_text(result.error))[:limit]
     if len(content) > limit:
-        kept = "" if context is None else await _keep(content, context.workspace, f"{new_id('res')}.txt")
+        kept = ""
+        if context is not None:  # by session, whose deletion takes it along
+            name = f"{context.session_id}-{new_id('res')}.txt"
+            kept = await _keep(content, context.workspace, name)
         content = (
             f"{content[:limit]}\n\n[These are the first {limit:,} of {len(content):,} characters;"
             f" {len(content) - limit:,} are left out.{kept}]"
