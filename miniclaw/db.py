@@ -27,8 +27,8 @@ CHECKPOINT_PAGES: Final = 1000
 """Pages (4 KiB) in the write-ahead log after which it is copied into the database, in a thread."""
 PIECE: Final = 200
 """Rows that are turned into objects at a time."""
-BUSY_TIMEOUT_MS: Final = 5000
-"""How long a write waits for a reader that holds the database, such as a backup."""
+BUSY_TIMEOUT_MS: Final = 250
+"""How long a write waits for another writer, which is none of ours; the loop stands still for it."""
 
 
 class Database:

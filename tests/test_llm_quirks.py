@@ -451,6 +451,25 @@ async def test_a_filtered_answer_runs_no_calls(reason: str) -> None:
     assert (played.responses[0].finish, played.ran, played.text) == ("content_filter", [], "I can")
 
 
+@pytest.mark.parametrize("text", ["", "I can"])
+async def test_a_filtered_answer_is_not_asked_for_again_and_says_what_stopped_it(text: str) -> None:
+    played = await play(case_of(chunk({"content": text}), chunk(finish="content_filter"), DONE))
+    assert len(played.requests) == 1
+    if text:
+        assert played.error is None and played.end is not None
+        assert "content filter" in played.end.response.warning
+    else:
+        assert played.error is not None and "content filter" in str(played.error)
+        assert (played.error.code, played.error.kind) == ("model_error", "content_filter")
+
+
+@pytest.mark.parametrize("count", [10**12, 1e300, float("inf")])
+async def test_an_absurd_count_makes_the_usage_unknown_so_that_it_is_estimated(count: float) -> None:
+    usage = {"prompt_tokens": count, "completion_tokens": 3}
+    played = await play(case_of(chunk({"content": "Hi"}, "stop", usage=usage), DONE))
+    assert played.responses[0].usage.tokens == 0
+
+
 async def test_an_answer_that_reached_its_length_keeps_its_text_and_runs_no_call() -> None:
     played = await play(case_of(chunk({"content": "long"}), chunk(finish="length"), DONE))
     assert (played.responses[0].text, played.responses[0].finish) == ("long", "length")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.gateway import markdown
-from miniclaw.gateway.markdown import BlockRenderer, render_markdown
+from miniclaw.gateway import live, markdown
+from miniclaw.gateway.live import BlockRenderer
+from miniclaw.gateway.markdown import render_markdown
 
 ALLOWED_ATTRIBUTES = {"href", "title", "rel", "target", "class", "align", "start", "data-lang"}
 
@@ -275,25 +276,25 @@ def test_scanning_costs_at_most_a_fixed_number_of_times_the_text(
     monkeypatch: pytest.MonkeyPatch, line: str
 ) -> None:
     scanned = 0
-    top_level = markdown._top_level
+    top_level = markdown.top_level
 
     def counting(source: str) -> object:
         nonlocal scanned
         scanned += len(source)
         return top_level(source)
 
-    monkeypatch.setattr(markdown, "_top_level", counting)
+    monkeypatch.setattr(live, "top_level", counting)
     renderer = BlockRenderer()
     for _ in range(300):
         renderer.feed(line)
-    assert scanned <= markdown.SCAN_FACTOR * 300 * len(line)
+    assert scanned <= live.SCAN_FACTOR * 300 * len(line)
 
 
 def test_an_open_code_fence_is_not_scanned_line_by_line(monkeypatch: pytest.MonkeyPatch) -> None:
     renderer = BlockRenderer()
     renderer.feed("```python\nx = 1\n")
     with monkeypatch.context() as patch:
-        patch.setattr(markdown, "_top_level", None)
+        patch.setattr(live, "top_level", None)
         for _ in range(50):
             assert renderer.feed("x = 1\n``\n    ```\n") == []
     assert [index for index, _, _ in renderer.feed("```\n")] == [0]
@@ -305,3 +306,39 @@ def test_importing_the_module_loads_no_heavy_package() -> None:
         "sys.exit(bool({'markdown_it', 'pygments', 'nh3'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
+
+
+@given(TEXTS, CUTS)
+def test_blocks_that_cost_too_much_are_the_same_plain_text_streamed_and_at_once(
+    text: str, cuts: list[int]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(markdown, "BLOCK_COST", 3)
+        patch.setattr(markdown, "TEXT_COST", 9)
+        assert "".join(stream(pieces(text, cuts))) == render_markdown(text)
+
+
+@pytest.mark.parametrize("part", ["**a*", "![", "[a](b", "x\n", "- a\n"])
+def test_a_block_that_costs_too_much_is_plain_text_and_the_blocks_around_it_are_not(
+    monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    parsed: list[int] = []
+    render = markdown.render
+
+    def counting(source: str, env: dict[str, object]) -> str:
+        parsed.append(len(source))
+        return render(source, env)
+
+    monkeypatch.setattr(markdown, "render", counting)
+    dear = part * 2_000
+    html = render_markdown(f"# *A*\n\n{dear}\n\n# *B*\n")
+    assert sum(parsed) < 100
+    assert html.startswith("<h1><em>A</em></h1>\n<p>") and html.endswith("<h1><em>B</em></h1>\n")
+    assert dear.split() == read(html.removeprefix("<h1><em>A</em></h1>")).text.split()[:-1]
+
+
+def test_the_blocks_of_a_text_are_parsed_only_up_to_a_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown, "TEXT_COST", 2_000)
+    block = "*a* " * 200 + "\n\n"
+    assert render_markdown(block * 20).count("<em>") == render_markdown(block * 40).count("<em>") > 0
+    assert render_markdown("```\n" + "*\n" * 9_000 + "```\n").startswith("<pre>")

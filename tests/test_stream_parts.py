@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.arguments import parse_call, read_arguments
+from miniclaw.agent import arguments, text_calls
+from miniclaw.agent.arguments import Form, parse_call, read_arguments
 from miniclaw.agent.sse import MOST_BYTES, EventReader, read_json
 from miniclaw.agent.text_calls import CallFilter, find_calls
 from miniclaw.agent.thinking import ThinkSplitter, split_unopened
@@ -264,6 +266,93 @@ def test_what_is_no_call_comes_out_as_it_went_in(text: str, places: set[int]) ->
 )
 def test_only_what_may_still_become_a_call_is_held_back(text: str, shown: str) -> None:
     assert CallFilter(OFFERED).feed(text) == shown
+
+
+class Counting:
+    """A pattern that counts the characters that it goes over."""
+
+    steps = 0
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self._pattern = pattern
+
+    def match(self, text: str, start: int) -> re.Match[str] | None:
+        return self._pattern.match(text, start)
+
+    def search(self, text: str, start: int) -> re.Match[str] | None:
+        found = self._pattern.search(text, start)
+        Counting.steps += (found.end() if found else len(text)) - start
+        return found
+
+
+STALLING = [
+    '<invoke name="now">',
+    "<function=now>",
+    "<tool_call> now <arg_key>",
+    '<invoke name="now"><parameter name="a">',
+    "<|python_tag|>now(",
+    "<tool_call>{'a': ",
+    "<|tool_call_begin|>now<|tool_call_argument_begin|>",
+    '<tool_call>{"name": "now", "arguments": {}}',
+]
+
+
+@pytest.mark.parametrize("part", STALLING)
+def test_the_work_grows_no_faster_than_the_text(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    counting: Any = Counting
+    counted = [
+        Form(counting(head), counting(close), each and (counting(each[0]), counting(each[1])))
+        for head, close, each in arguments.FORMS
+    ]
+    monkeypatch.setattr(text_calls, "FORMS", counted)
+    monkeypatch.setattr(text_calls, "MOST_LOOKED", 10**9)
+
+    def counted_reader(real: Any) -> Any:
+        def read(text: str, *more: Any) -> Any:
+            Counting.steps += len(text)
+            return real(text, *more)
+
+        return read
+
+    for name in ("python_dict", "code_calls"):
+        monkeypatch.setattr(text_calls, name, counted_reader(getattr(arguments, name)))
+    for text in (part * 1_000, f'<invoke name="now">{part * 1_000}</invoke>'):
+        Counting.steps = 0
+        find_calls(text, OFFERED)
+        assert Counting.steps <= 4 * len(text)
+
+
+def test_of_many_printed_calls_only_the_first_are_looked_at() -> None:
+    printed = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    assert len(find_calls(printed * 500, OFFERED)[0]) == text_calls.MOST_LOOKED
+
+
+def test_of_a_long_text_only_the_end_is_searched() -> None:
+    printed, long = "<function=now></function>", "x" * text_calls.LONGEST
+    assert find_calls(f"{printed}{long}", OFFERED) == ([], f"{printed}{long}")
+    assert find_calls(f"{long}{printed}", OFFERED) == ([("now", "{}")], long)
+
+
+@pytest.mark.parametrize("part", [*STALLING, "[", "<", "{ ", " ", '{"name": "now", "arguments": {"a": "x'])
+@pytest.mark.parametrize("size", [4, 200_000])
+def test_holding_back_looks_at_each_character_a_few_times_and_ends(
+    monkeypatch: pytest.MonkeyPatch, part: str, size: int
+) -> None:
+    judged = 0
+    real = CallFilter._judge
+
+    def judge(self: CallFilter) -> str:
+        nonlocal judged
+        judged += len(self._held)
+        return real(self)
+
+    monkeypatch.setattr(CallFilter, "_judge", judge)
+    text = (part * 200_000)[:200_000]
+    found = CallFilter(OFFERED)
+    shown = "".join(found.feed(text[i : i + size]) for i in range(0, len(text), size))
+    assert judged <= 10 * len(text)
+    assert shown == text or text.isspace() or len(text) - len(shown) < 200
+    assert (shown + found.finish()[0]) == text
 
 
 def test_values_of_printed_arguments_have_the_type_of_the_schema() -> None:

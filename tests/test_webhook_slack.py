@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.slack import SlackPlatform, sign
 from miniclaw.channel.platforms.slack_markup import decode, mentions, without_pings
 from miniclaw.channel.standins.base import Fault
@@ -604,3 +605,66 @@ async def test_a_queued_command_and_a_cancel_are_told_in_the_chat(tmp_path: Path
     assert any("Stopped" in text for text in shown)
     assert any("(The user stopped this answer here.)" in text for text in shown)
     assert "no longer sees" in shown[-1]
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("kind", ["status", "cut"])
+@pytest.mark.parametrize("channel", ["D1", "C1"])
+async def test_a_beginning_that_was_shown_with_an_unknown_outcome_becomes_the_whole_answer(
+    tmp_path: Path, kind: Any, channel: str
+) -> None:
+    text = "word " * 60
+    slack = SlackStandin(bot_user_id=BOT)
+    slack.streams = False
+    typing = 1 if channel == "D1" else 2  # the status of a thread is the first call there
+    async with workspace(tmp_path, [LLMResponse(text=text)], slack=slack, typing=typing) as one:
+        slack.faults.append(Fault("chat.postMessage", kind, 500, stored=True))
+        await one.say(f"<@{BOT}> hi", channel=channel)
+        assert await one.answers() == [text]
+
+
+@pytest.mark.parametrize("kind", ["status", "cut"])
+async def test_a_slash_commands_answer_that_may_have_arrived_is_marked(tmp_path: Path, kind: Any) -> None:
+    async with workspace(tmp_path, [echo]) as one:
+        one.slack.faults.append(Fault("hook", kind, 500, stored=True))
+        await command(one, "hello")
+        first, second = await one.answers()
+        assert first == "echo: hello" and second == f"{MARK}echo: hello"
+
+
+async def test_a_command_that_arrives_as_two_events_is_told_once(tmp_path: Path) -> None:
+    async with workspace(tmp_path, []) as one:
+        for number, kind in enumerate(("app_mention", "message")):
+            await one.say(f"<@{BOT}> !help", type=kind, ts="5.5", event_id=f"EvX{number}")
+        await one.slack.until(lambda: one.slack.shown)
+        assert len(await one.answers(0)) == 1
+
+
+@pytest.mark.parametrize("code", ["<!DOCTYPE html>", "<!-- x -->", "List<#T>", "a<@b"])
+def test_code_that_only_looks_like_a_ping_stays_as_it_is(code: str) -> None:
+    assert without_pings(code) == code
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br"])
+async def test_a_compressed_body_is_refused_and_breaks_nothing(tmp_path: Path, encoding: str) -> None:
+    async with workspace(tmp_path, []) as one:
+        assert one.claw.web is not None
+        url = f"http://127.0.0.1:{one.claw.web.port}/webhooks/slack/events"
+        headers = {"Content-Encoding": encoding}
+        async with one._http.post(url, data=b"garbage", headers=headers, compress=None) as response:
+            assert response.status == 400
+
+
+async def test_a_lone_surrogate_in_an_id_is_refused(tmp_path: Path) -> None:
+    async with workspace(tmp_path, []) as one:
+        event = {
+            "type": "message",
+            "user": "U\ud83d",
+            "text": "x",
+            "channel": "D1",
+            "channel_type": "im",
+            "ts": "1.1",
+        }
+        body = {"type": "event_callback", "team_id": "T1", "event_id": "Ev1", "event": event}
+        status, _ = await one.post("events", json.dumps(body).encode())
+        assert status == 400 and one.turns() == 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from miniclaw.agent.arguments import parse_call
+from miniclaw.agent.arguments import Offered, parse_call
 from miniclaw.agent.providers import Finish, LLMChunk, LLMResponse, ToolCall
-from miniclaw.agent.text_calls import CallFilter, Offered, find_calls
+from miniclaw.agent.text_calls import CallFilter, find_calls
 from miniclaw.agent.thinking import ThinkSplitter, split_unopened
 from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import new_id, plain_text
@@ -182,8 +182,10 @@ def cut_prompt(usage: Usage, sent_bytes: int) -> str:
 
 
 def usage_of(usage: Mapping[str, Any] | None, model: str) -> Usage:
-    """Token counts as the server reports them; zero where it does not."""
+    """Token counts as the server reports them; zero where it does not, and all of them where one is absurd."""
     usage = usage or {}
+    if any(isinstance(value, int | float) and value >= MOST_TOKENS for value in usage.values()):
+        return Usage(model=model, calls=1)
     details = [usage.get(name) for name in ("prompt_tokens_details", "input_tokens_details")]
     cached = [detail.get("cached_tokens") for detail in details if isinstance(detail, dict)]
     return Usage(

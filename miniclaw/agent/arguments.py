@@ -1,4 +1,4 @@
-"""Reads the arguments of a call as models write them: JSON, nearly JSON, or a Python dict."""
+"""Reads calls and their arguments as models write them: JSON, nearly JSON, or Python. No I/O."""
 
 from __future__ import annotations
 
@@ -6,21 +6,75 @@ import ast
 import json
 import re
 import warnings
-from typing import Any, Final, NoReturn
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, NoReturn
 
 from miniclaw.agent.providers import ToolCall
 from miniclaw.gateway.protocol import has_unreadable, plain_text
 from miniclaw.session.history import parse_arguments
 
-__all__ = ["json_values", "parse_call", "python_dict", "read_arguments"]
+__all__ = ["ARGUMENT_KEYS", "CALL_KEYS", "FORMS", "Form", "Offered", "PrintedCall", "call_of", "code_calls"]
+__all__ += ["items", "json_values", "parse_call", "python_dict", "read_arguments", "typed", "unfenced"]
+
+Offered = Mapping[str, Mapping[str, Any]]
+"""The schemas of the tools that were offered, by name."""
+PrintedCall = tuple[str, str]
+"""Name and arguments, as the model wrote them."""
 
 LONGEST_PYTHON: Final = 20_000
 """Characters of what is tried as a Python dict."""
 MOST_VALUES: Final = 64
 """JSON values in a row that are read."""
 
-_FENCE: Final = re.compile(r"```[\w-]*\s*(.*?)\s*```", re.DOTALL)
+CALL_KEYS: Final = frozenset({"type", "id", "name", "function", "tool", "tool_name", "tool_calls"})
+ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input")
+_FENCE: Final = re.compile(r"```[\w-]*")
 _BETWEEN: Final = re.compile(r"[\s,;]*")
+
+
+_DSML: Final = "(?:[｜|]DSML[｜|])?"
+
+
+class Form(NamedTuple):
+    """A way to print a call: its head with the name, its end, and head and end of each argument."""
+
+    head: re.Pattern[str]
+    close: re.Pattern[str]
+    part: tuple[re.Pattern[str], re.Pattern[str]] | None = None
+    """`None`: the arguments are JSON, and the end may be missing."""
+
+
+FORMS: Final = tuple(
+    Form(re.compile(head), re.compile(close), (re.compile(part[0]), re.compile(part[1])) if part else None)
+    for head, close, *part in (
+        (
+            r"<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]{1,200}?)(?::\d{1,9})?\s*<\|tool_call_argument_begin\|>",
+            r"<\|tool_call_end\|>",
+        ),
+        (
+            "<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([^<\\s]{1,200})(?:<｜tool▁sep｜>|\\s)",
+            "<｜tool▁call▁end｜>",
+        ),
+        (
+            r"\[TOOL_CALLS\]\s*([\w.-]{1,200})(?:\[CALL_ID\]\w{1,200})?(?:\[ARGS\])?(?=\s*\{)",
+            r"(?=\[TOOL_CALLS\])",
+        ),
+        (r"<function=([^<>\s]{1,200})>(?=\s*\{)", "</function>"),
+        (r"<function=([^<>\s]{1,200})>", "</function>", r"<parameter=([^>]{1,200})>\n?", r"\n?</parameter>"),
+        (
+            rf'<{_DSML}invoke name="([^"]{{1,200}})">(?!\s*\{{)',
+            f"</{_DSML}invoke>",
+            rf'<{_DSML}parameter name="([^"]{{1,200}})"(?: string="(?:true|false)")?>',
+            f"</{_DSML}parameter>",
+        ),
+        (
+            r"<tool_call>\s*([\w.-]{1,200})\s*(?=<arg_key>|</tool_call>)",
+            "</tool_call>",
+            r"<arg_key>([^<]{1,200})</arg_key>\s*<arg_value>",
+            "</arg_value>",
+        ),
+    )
+)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -51,8 +105,8 @@ def read_arguments(raw: str) -> dict[str, Any] | None:
         text = value.strip() if isinstance(value, str) else ""
         if text in {"", "null"}:
             return {}
-        if (fenced := _FENCE.fullmatch(text)) is not None:
-            value = fenced[1]
+        if (inner := unfenced(text)) is not None:
+            value = inner
             continue
         value = _object(text)
         if not isinstance(value, str):
@@ -63,6 +117,13 @@ def read_arguments(raw: str) -> dict[str, Any] | None:
         return parse_arguments(json.dumps(_readable(value), ensure_ascii=False))
     except (ValueError, TypeError, RecursionError):
         return None
+
+
+def unfenced(text: str) -> str | None:
+    """What a text that is one fenced block holds."""
+    head = _FENCE.match(text)
+    is_closed = head is not None and text.endswith("```", head.end())
+    return text[head.end() : -3].strip() if head and is_closed else None
 
 
 def json_values(text: str, start: int = 0) -> tuple[list[Any], int]:
@@ -132,3 +193,61 @@ def _readable(value: Any) -> Any:
     if isinstance(value, dict):
         return {plain_text(key) if isinstance(key, str) else key: _readable(v) for key, v in value.items()}
     return value
+
+
+def items(values: list[Any]) -> Iterator[Any]:
+    """The values, and in their place those of the lists among them."""
+    for value in values:
+        inner = value.get("tool_calls") if isinstance(value, dict) else value
+        if isinstance(inner, list):
+            yield from inner
+        else:
+            yield value
+
+
+def call_of(item: Any, offered: Offered) -> PrintedCall | None:
+    """The call that an object means: a name and arguments, and nothing that a call does not have."""
+    if not isinstance(item, dict):
+        return None
+    if isinstance(inner := item.get("function"), dict):
+        item = inner
+    if not item.keys() <= {*CALL_KEYS, *ARGUMENT_KEYS}:
+        return None
+    names = (item.get(key) for key in ("name", "function", "tool", "tool_name"))
+    name = next((str(name).removeprefix("functions.") for name in names if isinstance(name, str)), "")
+    arguments = next((item[key] for key in ARGUMENT_KEYS if key in item), None)
+    if name not in offered or not isinstance(arguments, dict | str):
+        return None
+    return name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def code_calls(text: str, offered: Offered) -> Iterator[PrintedCall]:
+    """Calls written as Python: `[get_time(zone="UTC")]`, `get_time.call(zone="UTC")`."""
+    if len(text) > LONGEST_PYTHON:
+        return
+    try:
+        tree = ast.parse(text, mode="eval").body
+        for node in tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]:
+            function = node.func if isinstance(node, ast.Call) and not node.args else None
+            if isinstance(function, ast.Attribute) and function.attr == "call":
+                function = function.value
+            if isinstance(node, ast.Call) and isinstance(function, ast.Name) and function.id in offered:
+                found = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+                yield function.id, json.dumps(found, ensure_ascii=False)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return
+
+
+def typed(value: str, key: str, schema: Mapping[str, Any]) -> Any:
+    """The value of an element: a string where the schema says so, else what it is in JSON."""
+    properties = schema.get("properties")
+    wanted = properties.get(key) if isinstance(properties, Mapping) else None
+    if isinstance(wanted, Mapping) and wanted.get("type") == "string":
+        return value
+    values, end = json_values(value.strip()) if value.strip()[:1] in {"{", "["} else ([], 0)
+    if values:
+        return values[0]
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value

@@ -29,6 +29,7 @@ BAD_ARGUMENTS: Final = (
     "the arguments are not a JSON object, so the call was not run; send it again with valid JSON, and with less "
     "text at a time if it was cut off"
 )
+FILTERED: Final = "The provider's content filter stopped the answer; ask in other words."
 CANCEL_SECONDS: Final = 1.0
 """How long a tool may take to end when its turn is cancelled; then it is left to itself, and its result too."""
 
@@ -114,10 +115,14 @@ class CallRunner:
         """Store the calls of a response as the next step; `True` when it is the answer instead.
 
         Raises:
-            ModelError: it is empty, for the second time.
+            ModelError: it is empty, for the second time or because the provider filtered it.
         """
         if response.warning:
             self.warnings[response.warning] = None
+        if response.finish == "content_filter":
+            if not response.text.strip():
+                raise ModelError("model_error", FILTERED, kind="content_filter")
+            self.warnings[FILTERED] = None
         response = self._with_fresh_ids(response)
         self._calls = response.tool_calls
         if self._calls:

@@ -5,20 +5,35 @@ Only what names an offered tool is a call; everything else is text, and is shown
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
-from miniclaw.agent.arguments import json_values, python_dict
+from miniclaw.agent.arguments import (
+    ARGUMENT_KEYS,
+    CALL_KEYS,
+    FORMS,
+    Form,
+    Offered,
+    PrintedCall,
+    call_of,
+    code_calls,
+    items,
+    json_values,
+    python_dict,
+    typed,
+    unfenced,
+)
 
-__all__ = ["CallFilter", "Offered", "PrintedCall", "find_calls"]
+__all__ = ["CallFilter", "find_calls"]
 
-Offered = Mapping[str, Mapping[str, Any]]
-"""The schemas of the tools that were offered, by name."""
-PrintedCall = tuple[str, str]
-"""Name and arguments, as the model wrote them."""
+LONGEST: Final = 65_536
+"""Characters that are held back and searched for calls; an answer that goes on longer is a text."""
+MOST_LOOKED: Final = 64
+"""Printed calls of a text that are looked at."""
+LOOKED_AT: Final = 200
+"""Characters that tell whether a call may begin."""
 
 _MARKS: Final = (
     *("<tool_call>", "<tool_calls>", "<|tool_call|>", "<function=", "<function_call>", "<function_calls>"),
@@ -33,56 +48,19 @@ _MARKS: Final = (
     *("<｜DSML｜tool_calls>", "<｜DSML｜invoke name=", "<|DSML|function_calls>", "<|DSML|invoke name="),
 )
 _MARK: Final = re.compile("|".join(map(re.escape, _MARKS)))
+_BEGINNINGS: Final = frozenset(mark[:end] for mark in _MARKS for end in range(1, len(mark)))
 _OPENING: Final = re.compile(r"[<\[]")
 _LONGEST: Final = max(map(len, _MARKS))
 _WORD: Final = re.compile(r"(?:functions?\.)?([^\s\"'<>\[\](){}:.=]+)")
-_KEYS: Final = frozenset({"type", "id", "name", "function", "tool", "tool_name", "tool_calls"})
-_ARGUMENTS: Final = ("arguments", "parameters", "args", "input")
 _HEAD: Final = re.compile(r"""\{{1,2}\s*(?:["']([^"']*)(?:(["'])\s*:?\s*(?:["']([^"']*)(["'])?)?)?)?""")
-_FENCE: Final = re.compile(r"```(?:json|tool_call|tool_code|xml|python)?\s*(.*?)\s*```", re.DOTALL)
 _FENCE_HEADS: Final = ("```json", "```tool_call", "```tool_code", "```python", "```xml")
 
-_DSML: Final = "(?:[｜|]DSML[｜|])?"
-_WITH_JSON: Final = (
-    re.compile(
-        r"<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]+?)(?::\d+)?\s*<\|tool_call_argument_begin\|>"
-        r"(.*?)(?:<\|tool_call_end\|>|\Z)",
-        re.DOTALL,
-    ),
-    re.compile(
-        r"<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([^<\s]+)(?:<｜tool▁sep｜>|\s)(.*?)(?:<｜tool▁call▁end｜>|\Z)",
-        re.DOTALL,
-    ),
-    re.compile(
-        r"\[TOOL_CALLS\]\s*([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?(\s*\{.*?)(?=\[TOOL_CALLS\]|\Z)",
-        re.DOTALL,
-    ),
-    re.compile(r"<function=([^>\s]+)>\s*(\{.*?)(?:</function>|\Z)", re.DOTALL),
-)
-"""Ways to print a call as its name and its arguments in JSON."""
-_WITH_PARTS: Final = (
-    (
-        re.compile(rf'<{_DSML}invoke name="([^"]+)">(.*?)</{_DSML}invoke>', re.DOTALL),
-        re.compile(
-            rf'<{_DSML}parameter name="([^"]+)"(?: string="(?:true|false)")?>(.*?)</{_DSML}parameter>',
-            re.DOTALL,
-        ),
-    ),
-    (
-        re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL),
-        re.compile(r"<parameter=([^>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
-    ),
-    (
-        re.compile(r"<tool_call>\s*([\w.-]+)\s*((?:<arg_key>.*?)?)</tool_call>", re.DOTALL),
-        re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
-    ),
-)
-"""Ways to print a call as its name and an element for each argument."""
 _BEFORE_JSON: Final = re.compile(
     r"(?:<tool_calls?>|<\|tool_call\|>|<function_call>|<\|python_tag\|>|\[TOOL_CALLS\])\s*(?:```(?:json)?\s*)?(?=[\[{])"
 )
 _BEHIND_JSON: Final = re.compile(r"[\s}\]]*")
-_BEFORE_CODE: Final = re.compile(r"<\|python_tag\|>\s*")
+_CODE: Final = "<|python_tag|>"
+_BEHIND_VALUE: Final = re.compile("</|" + _MARK.pattern)
 _WRAPPING: Final = re.compile(
     r"</?(?:tool_calls?|function_calls?|minimax:tool_call|[｜|]DSML[｜|]\w*)>|```|<｜tool▁calls▁(?:begin|end)｜>"
     r"|<\|(?:tool_calls_section_(?:begin|end)|e[om][mt]_id|eot_id|im_end)\|>"
@@ -91,38 +69,75 @@ _WRAPPING: Final = re.compile(
 
 
 class CallFilter:
-    """Takes the text of an answer piece by piece and lets through what is certainly not a call."""
+    """Takes the text of an answer piece by piece and lets through what is certainly not a call.
+
+    Only the first characters of what is held back are judged, so the work grows as the text does.
+    """
 
     def __init__(self, offered: Offered) -> None:
         self._offered = offered
+        self._blanks: list[str] = []
+        """What is before the first word, as long as everything is held back."""
         self._held = ""
+        self._more: list[str] = []
+        """What follows it, once nothing can change that it is held back."""
+        self._size = 0
+        self._is_sure = self._is_text = False
         self._is_start = True
 
     def feed(self, piece: str) -> str:
         """Take a piece; returns what can be shown by now."""
-        if not self._is_start and not self._held and not _OPENING.search(piece):
+        if self._is_text or not (self._is_start or self._held or _OPENING.search(piece)):
             return piece
-        self._held += piece
-        if self._is_start:
-            start = self._held.lstrip()
-            if not start or self._may_be_all(start):
-                return ""
-            self._is_start = False
+        if self._is_start and not self._held:
+            word = piece.lstrip()
+            self._blanks.append(piece[: len(piece) - len(word)])
+            piece = word
         shown = ""
-        while (mark := _MARK.search(self._held)) is not None:
-            end = mark.start() if self._may_follow(mark.end()) else mark.end()
-            shown, self._held = shown + self._held[:end], self._held[end:]
-            if end == mark.start():
-                return shown
-        cut = self._beginning_of_mark()
-        shown, self._held = shown + self._held[:cut], self._held[cut:]
-        return shown
+        if self._is_sure:
+            self._more.append(piece)
+        else:
+            self._held += piece
+            shown = self._judge()
+        self._size += len(piece) - len(shown)
+        if self._size > LONGEST:
+            self._is_text, self._is_start = True, False
+            shown += self._take()
+        return shown if self._is_start else self._take_blanks() + shown
 
     def finish(self) -> tuple[str, list[PrintedCall]]:
         """What was held back: the text of it, and the calls."""
-        held, self._held = self._held, ""
-        calls, text = find_calls(held, self._offered, is_all=self._is_start)
-        return text, calls
+        calls, text = find_calls(self._take(), self._offered, is_all=self._is_start)
+        blanks = self._take_blanks()
+        return (blanks + text if text or not calls else ""), calls
+
+    def _take(self) -> str:
+        held, self._held, self._more = self._held + "".join(self._more), "", []
+        return held
+
+    def _take_blanks(self) -> str:
+        blanks, self._blanks = "".join(self._blanks), []
+        return blanks
+
+    def _judge(self) -> str:
+        """Take off what can be shown of what is held."""
+        if self._is_start:
+            head = self._held[:LOOKED_AT]
+            if not head or self._may_be_all(head):
+                self._is_sure = len(head) == LOOKED_AT
+                return ""
+            self._is_start = False
+        place = 0
+        for mark in _MARK.finditer(self._held):
+            if self._may_follow(mark.end()):
+                self._is_sure = len(self._held) >= mark.end() + LOOKED_AT
+                cut = mark.start()
+                break
+            place = mark.end()
+        else:
+            cut = self._beginning_of_mark(place)
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown
 
     def _may_be_all(self, start: str) -> bool:
         """Whether an answer that begins like this may be one printed call from end to end."""
@@ -144,7 +159,7 @@ class CallFilter:
         head = _HEAD.match(start)
         if head is None or head[1] is None:
             return head is not None and head.end() == len(start)
-        keys = (*_KEYS, *_ARGUMENTS)
+        keys = (*CALL_KEYS, *ARGUMENT_KEYS)
         if head[2] is None:
             return any(key.startswith(head[1]) for key in keys)
         if head[1] in {"name", "tool", "tool_name"} and head[3] is not None:
@@ -153,7 +168,7 @@ class CallFilter:
 
     def _may_follow(self, end: int) -> bool:
         """Whether what is behind a mark may be a call."""
-        behind = self._held[end : end + 200].lstrip(" \t\r\n\"'`")
+        behind = self._held[end : end + LOOKED_AT].lstrip(" \t\r\n\"'`")
         if not behind or behind[0] in "{[<" or "function".startswith(behind):
             return True
         word = _WORD.match(behind)
@@ -166,53 +181,84 @@ class CallFilter:
     def _is_name(self, word: str, *, whole: bool) -> bool:
         return word in self._offered if whole else any(name.startswith(word) for name in self._offered)
 
-    def _beginning_of_mark(self) -> int:
-        """Where at the end of what is held a mark may have begun."""
-        start = max(0, len(self._held) - _LONGEST + 1)
+    def _beginning_of_mark(self, place: int) -> int:
+        """Where behind `place`, at the end of what is held, a mark may have begun."""
+        start = max(place, len(self._held) - _LONGEST + 1)
         for opening in _OPENING.finditer(self._held, start):
-            if any(mark.startswith(self._held[opening.start() :]) for mark in _MARKS):
+            if self._held[opening.start() :] in _BEGINNINGS:
                 return opening.start()
         return len(self._held)
 
 
 def find_calls(text: str, offered: Offered, *, is_all: bool = True) -> tuple[list[PrintedCall], str]:
-    """The calls that a text prints, and the text without them; `is_all`: it is the whole answer."""
-    found = sorted(_marked(text, offered)) if _MARK.search(text) else []
+    """The calls that a text prints, and the text without them; `is_all`: it is the whole answer.
+
+    Of a long text only the end is searched.
+    """
+    before, text = text[:-LONGEST], text[-LONGEST:]
+    found = list(_marked(text, offered))
     if not found:
-        whole = list(_whole(text.strip(), offered)) if is_all else []
-        return (whole, "") if whole else ([], text)
-    rest, calls, place = "", [], 0
-    for start, end, call in found:
-        if start >= place:
-            rest += text[place:start]
-            place = end
-        calls.append(call)
-    rest = _WRAPPING.sub("", rest + text[place:])
-    return calls, rest if rest.strip() else ""
+        whole = list(_whole(text.strip(), offered)) if is_all and not before else []
+        return (whole, "") if whole else ([], before + text)
+    rest, place = [before], 0
+    for start, end, _ in found:
+        rest.append(text[place:start])
+        place = end
+    left = _WRAPPING.sub("", "".join([*rest, text[place:]]))
+    return [call for *_, calls in found for call in calls], left if left.strip() else ""
 
 
-def _marked(text: str, offered: Offered) -> Iterator[tuple[int, int, PrintedCall]]:
-    """Start, end, name and arguments of each call behind a mark."""
-    for pattern in _WITH_JSON:
-        for match in pattern.finditer(text):
-            if match[1] in offered:
-                yield match.start(), match.end(), (match[1], match[2].strip())
-    for pattern, part in _WITH_PARTS:
-        for match in pattern.finditer(text):
-            if match[1] in offered and not match[2].lstrip().startswith("{"):
-                parts = {
-                    key.strip(): _typed(value, key, offered[match[1]])
-                    for key, value in part.findall(match[2])
-                }
-                yield match.start(), match.end(), (match[1], json.dumps(parts, ensure_ascii=False))
-    for match in _BEFORE_JSON.finditer(text):
-        values, end = _values(text, match.end())
-        for item in _items(values):
-            if (call := _call_of(item, offered)) is not None:
-                yield match.start(), end, call
-    for match in _BEFORE_CODE.finditer(text):
-        for call in _code_calls(text[match.end() :], offered):
-            yield match.start(), len(text), call
+def _marked(text: str, offered: Offered) -> Iterator[tuple[int, int, list[PrintedCall]]]:
+    """Start, end and calls of each stretch behind a mark that holds any; none is read twice."""
+    unclosed: set[Form] = set()
+    place = looked = 0
+    while looked < MOST_LOOKED and (mark := _MARK.search(text, place)) is not None:
+        place, start = mark.end(), mark.start()
+        for form in FORMS:
+            if (head := form.head.match(text, start)) is not None:
+                place, calls = _element(text, form, head, offered, unclosed)
+                break
+        else:
+            if (head := _BEFORE_JSON.match(text, start)) is not None:
+                values, place = _values(text, head.end())
+                found = (call_of(item, offered) for item in items(values))
+                calls = [call for call in found if call is not None]
+            elif mark[0] == _CODE:
+                end = text.find(_CODE, place) if _CODE in text[place:] else len(text)
+                calls = list(code_calls(_WRAPPING.sub("", text[place:end]).strip(), offered))
+                place = end if calls else place
+            else:
+                continue
+        looked += 1
+        if calls:
+            yield start, place, calls
+
+
+def _element(
+    text: str, form: Form, head: re.Match[str], offered: Offered, unclosed: set[Form]
+) -> tuple[int, list[PrintedCall]]:
+    """Where the element behind a head ends, and its call; `unclosed`: forms whose end does not come any more."""
+    name, start = head[1], head.end()
+    close = form.close.search(text, start) if form not in unclosed else None
+    if close is None:
+        unclosed.add(form)
+        if form.part is not None:
+            return start, []
+    inner, end = (text[start : close.start()], close.end()) if close else (text[start:], len(text))
+    if name not in offered:
+        return end, []
+    if form.part is None:
+        return end, [(name, inner.strip())]
+    parts = {key: typed(value, key, offered[name]) for key, value in _parts(inner, *form.part)}
+    return end, [(name, json.dumps(parts, ensure_ascii=False))]
+
+
+def _parts(inner: str, head: re.Pattern[str], close: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Name and value of each argument, up to the first that has no end."""
+    place = 0
+    while (opened := head.search(inner, place)) and (closed := close.search(inner, opened.end())):
+        yield opened[1].strip(), inner[opened.end() : closed.start()]
+        place = closed.end()
 
 
 def _values(text: str, start: int) -> tuple[list[Any], int]:
@@ -221,75 +267,19 @@ def _values(text: str, start: int) -> tuple[list[Any], int]:
         start += 1
     values, end = json_values(text, start)
     if not values:
-        block = text[start:].partition("</")[0]
-        values, end = [python_dict(block.strip())], start + len(block)
+        behind = _BEHIND_VALUE.search(text, start)
+        end = behind.start() if behind else len(text)
+        values = [python_dict(text[start:end].strip())]
     behind = _BEHIND_JSON.match(text, end)
     return values, behind.end() if behind else end
 
 
 def _whole(text: str, offered: Offered) -> Iterator[PrintedCall]:
     """The calls of an answer that is nothing but calls."""
-    if (fenced := _FENCE.fullmatch(text)) is not None:
-        text = fenced[1]
-    text = _WRAPPING.sub("", text).strip()
+    text = _WRAPPING.sub("", unfenced(text) or text).strip()
     values, end = _values(text, 0)
-    calls = [_call_of(item, offered) for item in _items(values)]
+    calls = [call_of(item, offered) for item in items(values)]
     if end == len(text) and None not in calls:
         yield from (call for call in calls if call is not None)
     elif text.startswith("["):
-        yield from _code_calls(text, offered)
-
-
-def _items(values: list[Any]) -> Iterator[Any]:
-    for value in values:
-        inner = value.get("tool_calls") if isinstance(value, dict) else value
-        if isinstance(inner, list):
-            yield from inner
-        else:
-            yield value
-
-
-def _call_of(item: Any, offered: Offered) -> PrintedCall | None:
-    """The call that an object means: a name and arguments, and nothing that a call does not have."""
-    if not isinstance(item, dict):
-        return None
-    if isinstance(inner := item.get("function"), dict):
-        item = inner
-    if not item.keys() <= {*_KEYS, *_ARGUMENTS}:
-        return None
-    names = (item.get(key) for key in ("name", "function", "tool", "tool_name"))
-    name = next((str(name).removeprefix("functions.") for name in names if isinstance(name, str)), "")
-    arguments = next((item[key] for key in _ARGUMENTS if key in item), None)
-    if name not in offered or not isinstance(arguments, dict | str):
-        return None
-    return name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-
-
-def _code_calls(text: str, offered: Offered) -> Iterator[PrintedCall]:
-    """Calls written as Python: `[get_time(zone="UTC")]`, `get_time.call(zone="UTC")`."""
-    try:
-        tree = ast.parse(_WRAPPING.sub("", text).strip(), mode="eval").body
-        for node in tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]:
-            function = node.func if isinstance(node, ast.Call) and not node.args else None
-            if isinstance(function, ast.Attribute) and function.attr == "call":
-                function = function.value
-            if isinstance(node, ast.Call) and isinstance(function, ast.Name) and function.id in offered:
-                found = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
-                yield function.id, json.dumps(found, ensure_ascii=False)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return
-
-
-def _typed(value: str, key: str, schema: Mapping[str, Any]) -> Any:
-    """The value of an element: a string where the schema says so, else what it is in JSON."""
-    properties = schema.get("properties")
-    wanted = properties.get(key.strip()) if isinstance(properties, Mapping) else None
-    if isinstance(wanted, Mapping) and wanted.get("type") == "string":
-        return value
-    values, end = json_values(value.strip()) if value.strip()[:1] in {"{", "["} else ([], 0)
-    if values:
-        return values[0]
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
+        yield from code_calls(text, offered)

@@ -39,6 +39,8 @@ QUEUE: Final = 1024
 STORE_SECONDS: Final = 2.5
 """How long storing may take before the platform is told to try again; Slack waits three seconds."""
 
+LOGGED_CHARS: Final = 300
+"""Of why a request was refused: strangers must not fill the log."""
 LONGEST_WAIT: Final = 1e9
 """Seconds that a `Retry-After` counts at most, so that a time made of it stays a number."""
 
@@ -171,19 +173,26 @@ class WebhookChannel(Channel):
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         if (request.content_length or 0) > self._message_bytes:
             return web.Response(status=413)
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return web.Response(status=400)  # signatures are over what was sent, and no platform compresses
+        try:
+            body = await request.read()
+        except web.RequestPayloadError as error:
+            logger.warning("%s webhook: the body cannot be read: %s", self.name, type(error).__name__)
+            return web.Response(status=400)
         incoming = WebhookRequest(
             method=request.method,
             path=request.path,
             headers=request.headers,
             query=dict(request.query),
-            body=await request.read(),
+            body=body,
             now=self._clock(),
         )
         try:
             self.platform.verify(incoming)
             parsed = self.platform.parse(incoming)
         except ProtocolError as error:
-            logger.warning("%s webhook refused: %s", self.name, error)
+            logger.warning("%s webhook refused: %s", self.name, str(error)[:LOGGED_CHARS])
             return web.Response(status=401 if error.code == "unauthorized" else 400)
         try:
             if isinstance(parsed, Inbound):
@@ -210,6 +219,8 @@ class WebhookChannel(Channel):
             receipt = Receipt(status="unavailable", code="storage_unavailable")
         finally:
             self._unsettled.pop(id(inbound), None)
+        if receipt.code == "bad_message":  # such as a lone surrogate, which no reply could carry either
+            return Answer(status=400)
         if isinstance(self.platform, ShowsTurns):
             if receipt.turn_id is not None:
                 return self._show(receipt.turn_id)

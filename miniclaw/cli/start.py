@@ -42,8 +42,14 @@ def set_up_logging(loaded: LoadedSettings, *, default: str | None = None) -> Non
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
+    for noisy in (
+        "httpx",
+        "httpx2",
+        "httpcore2",
+    ):  # they log whole URLs, and some platforms put secrets there
+        logging.getLogger(noisy).setLevel(logging.WARNING)
     if level != "debug":
-        for noisy in ("httpx", "httpx2", "httpcore2", "openai", "websockets", "aiohttp.access"):
+        for noisy in ("openai", "websockets", "aiohttp.access"):
             logging.getLogger(noisy).setLevel(logging.WARNING)
         # What breaks in our handlers is logged by them; what is left here is malformed HTTP of strangers.
         logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)

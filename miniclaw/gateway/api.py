@@ -150,7 +150,8 @@ class Api:
 
     async def tools(self, request: web.Request) -> web.Response:
         """The tools."""
-        return json_response(tools_view(self._c.registry, self._c.registry.source))
+        is_admin = self._c.identities.is_admin(user_of(request))
+        return json_response(tools_view(self._c.registry, self._c.registry.source, is_admin))
 
     async def skills(self, request: web.Request) -> web.Response:
         """The skills."""

@@ -202,7 +202,8 @@ class Commands:
         if args.action == "reload":
             self._only_admin(inbound)
             await self._c.registry.reload()
-        return tools_view(self._c.registry, self._c.registry.source)
+        is_admin = self._c.identities.is_admin(_user(inbound))
+        return tools_view(self._c.registry, self._c.registry.source, is_admin)
 
     async def _skills(self, inbound: Inbound, args: Skills) -> dict[str, Any]:
         session = None
@@ -277,8 +278,7 @@ class Commands:
             if offered and name not in offered:
                 raise ProtocolError("not_found", f"The server has no model `{name}`.")
             await self._c.sessions.update(session, model=name)
-        current = session.metadata.get("model") or self._c.provider.info.name
-        return {"model": current, "models": offered}
+        return {"model": session.metadata.get("model") or self._c.provider.info.name, "models": offered}
 
     def _only_admin(self, inbound: Inbound) -> None:
         if not self._c.identities.is_admin(_user(inbound)):

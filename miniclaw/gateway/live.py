@@ -2,15 +2,124 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from miniclaw.gateway.events import LiveEvent, LiveTurns, TurnFeed
-from miniclaw.gateway.markdown import BlockRenderer, render_markdown
+from miniclaw.gateway.markdown import judged, plain, render, render_markdown, split_lines, top_level
 from miniclaw.gateway.protocol import TERMINAL_EVENTS
 
-__all__ = ["LiveHtml"]
+__all__ = ["BlockRenderer", "LiveHtml"]
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
 
 Block = tuple[int, str, str]
+
+SCAN_FACTOR: Final = 8
+"""How often, on average, a character of a stream may be scanned for block ends; makes the cost linear."""
+
+_CLOSED_BY_BLANK: Final = frozenset({"paragraph_open", "heading_open", "table_open", "blockquote_open"})
+
+
+class BlockRenderer:
+    """Renders a growing text so that a finished block is rendered once and never changes again.
+
+    A top-level block is finished when the next one has begun; paragraphs, tables and quotes already with the
+    blank line behind them; rules, headings and closed code fences at once. However the text is cut into deltas, the blocks are the same, and joined they equal
+    `render_markdown` of the whole text, with one exception that CommonMark forces: a link reference
+    definition does not reach back to blocks that were finished before it. A list stays open as long as it
+    goes on, since a late blank line makes all of its items loose.
+
+    The cost is linear in the text: only the open block is scanned, only when a line has ended, and not
+    while an open code fence goes on.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[str] = []
+        self._lines: list[str] = []
+        self._tail: list[str] = []
+        self._size = 0
+        self._credit = 0
+        self._fence_end: re.Pattern[str] | None = None
+        self._env: dict[str, Any] = {}
+
+    def feed(self, delta: str) -> list[tuple[int, str, str]]:
+        """Take more text; returns the newly finished blocks as `(index, html, rest)`.
+
+        `rest` is the open text behind the block. Where several blocks finish together only the last one
+        carries it and the others have `""`: each `rest` replaces the one before.
+        """
+        self._tail.append(delta)
+        if "\n" not in delta:
+            return []
+        text = "".join(self._tail)
+        cut = text.rindex("\n") + 1
+        self._tail = [text[cut:]]
+        lines = split_lines(text[:cut])
+        self._lines += lines
+        self._size += cut
+        self._credit += SCAN_FACTOR * cut
+        return self._advance() if self._worth_a_scan(lines) else []
+
+    def finish(self) -> list[tuple[int, str, str]]:
+        """Render what is open; the text is at its end."""
+        self._lines += split_lines("".join(self._tail))
+        self._tail = []
+        finished = self._close(top_level("".join(self._lines)))
+        self._lines, self._size, self._fence_end = [], 0, None
+        return [(index, html, "") for index, html in finished]
+
+    def blocks(self) -> list[str]:
+        """The HTML of all finished blocks."""
+        return list(self._blocks)
+
+    @property
+    def rest(self) -> str:
+        """The open text behind the last finished block."""
+        return "".join(self._lines) + "".join(self._tail)
+
+    def _worth_a_scan(self, lines: list[str]) -> bool:
+        if self._fence_end is not None:
+            return any(map(self._fence_end.fullmatch, lines))
+        return self._size <= self._credit
+
+    def _advance(self) -> list[tuple[int, str, str]]:
+        self._credit -= self._size
+        found = top_level("".join(self._lines))
+        self._fence_end = None
+        if found and not self._is_complete(found[-1][0]):
+            token, _ = found.pop()
+            self._fence_end = _fence_end(token) if token.type == "fence" else None
+        finished = self._close(found)
+        last = len(finished) - 1
+        return [(index, html, self.rest if i == last else "") for i, (index, html) in enumerate(finished)]
+
+    def _close(self, found: list[tuple[Token, int]]) -> list[tuple[int, str]]:
+        """Render these blocks and forget their source."""
+        first = len(self._blocks)
+        for is_dear, source in judged(self._lines, found, self._env):
+            self._blocks.append(plain(source) if is_dear else render(source, self._env))
+        if found:
+            del self._lines[: found[-1][1]]
+            self._size = sum(map(len, self._lines))
+        return list(enumerate(self._blocks[first:], first))
+
+    def _is_complete(self, token: Token) -> bool:
+        """Whether no further line can change this last block."""
+        start, end = token.map or (0, 0)
+        if token.type in _CLOSED_BY_BLANK and end < len(self._lines):
+            return True
+        if token.type == "fence":
+            return end - start > 1 and _fence_end(token).fullmatch(self._lines[end - 1]) is not None
+        if token.type == "heading_open" and token.markup.startswith("#"):
+            return "|" not in self._lines[start]  # else the next line may make it a table's head
+        return token.type == "hr"
+
+
+def _fence_end(token: Token) -> re.Pattern[str]:
+    return re.compile(rf" {{0,3}}{re.escape(token.markup[0])}{{{len(token.markup)},}}[ \t]*\n?")
 
 
 @dataclass(slots=True)

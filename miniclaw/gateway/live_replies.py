@@ -209,7 +209,15 @@ class _Reply:
             return
         sent: str | None = None
         if isinstance(channel, AsksApproval):
-            sent = await self._call(channel.ask_approval(self._target, data))
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    sent = await channel.ask_approval(self._target, data)
+            except (DeliveryError, TimeoutError) as error:
+                logger.warning(
+                    "turn %s: the question may not be shown: %s", self._turn.turn_id, error or "time-out"
+                )
+                if isinstance(error, TimeoutError) or error.unknown:
+                    return  # it may be there, and its buttons work; a second one would not go away
         if sent is None:
             key = f"{approval_id}.0"
             await self._call(channel.deliver(self._target, question_text(data), key=key, repeat=False))

@@ -1,4 +1,4 @@
-"""Markdown of a model as safe HTML: whole texts, and streamed texts block by block.
+"""Markdown of a model as safe HTML: whole texts, and the blocks of streamed ones.
 
 Owns what HTML a reply may become. Raw HTML in the source stays text, only `http`, `https` and `mailto`
 addresses become links, images become links to the image, and everything passes an allow-list at the end.
@@ -8,8 +8,10 @@ Does not know sessions, sockets or the page.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from html import escape
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -18,16 +20,21 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
     from nh3 import Cleaner
 
-__all__ = ["BlockRenderer", "render_markdown"]
+__all__ = ["judged", "split_lines", "plain", "render", "render_markdown", "top_level"]
 
 HIGHLIGHT_LIMIT: Final = 40_000
 """Characters of one code block above which it stays plain: highlighting costs most of the rendering."""
 
-SCAN_FACTOR: Final = 8
-"""How often, on average, a character of a stream may be scanned for block ends; makes the cost linear."""
+BLOCK_COST: Final = 1_000
+"""What a block may cost (see `_cost`), about 20 ms; one above is shown as plain text."""
 
-_CLOSED_BY_BLANK: Final = frozenset({"paragraph_open", "heading_open", "table_open", "blockquote_open"})
+TEXT_COST: Final = 10_000
+"""What the blocks of a text may cost together; those behind are shown as plain text."""
 
+
+_MARKUP = re.compile(r"[^\w\s.,;:?()-]|[_\n]|://")
+_CODE: Final = frozenset({"fence", "code_block"})
+_GAP = re.compile(r"\n(?:[ \t]*\n)+")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
 _BARE_URL = re.compile(r"(?<![A-Za-z0-9])https?://[A-Za-z0-9][A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=%]*")
@@ -44,123 +51,55 @@ _ALIGN: Final = {"align": {"left", "center", "right"}}
 
 def render_markdown(text: str) -> str:
     """The text as HTML that may be put into a page as it is."""
-    return _render(text, {})
+    env: dict[str, Any] = {}
+    if _cost(text) <= BLOCK_COST:
+        return render(text, env)
+    blocks = judged(split_lines(text), top_level(text, env), env)
+    html = ""
+    for is_dear, group in groupby(blocks, lambda each: each[0]):
+        sources = [source for _, source in group]
+        html += "".join(map(plain, sources)) if is_dear else render("".join(sources), env)
+    return html
 
 
-class BlockRenderer:
-    """Renders a growing text so that a finished block is rendered once and never changes again.
-
-    A top-level block is finished when the next one has begun; paragraphs, tables and quotes already with the
-    blank line behind them; rules, headings and closed code fences at once. However the text is cut into deltas, the blocks are the same, and joined they equal
-    `render_markdown` of the whole text, with one exception that CommonMark forces: a link reference
-    definition does not reach back to blocks that were finished before it. A list stays open as long as it
-    goes on, since a late blank line makes all of its items loose.
-
-    The cost is linear in the text: only the open block is scanned, only when a line has ended, and not
-    while an open code fence goes on.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: list[str] = []
-        self._lines: list[str] = []
-        self._tail: list[str] = []
-        self._size = 0
-        self._credit = 0
-        self._fence_end: re.Pattern[str] | None = None
-        self._env: dict[str, Any] = {}
-
-    def feed(self, delta: str) -> list[tuple[int, str, str]]:
-        """Take more text; returns the newly finished blocks as `(index, html, rest)`.
-
-        `rest` is the open text behind the block. Where several blocks finish together only the last one
-        carries it and the others have `""`: each `rest` replaces the one before.
-        """
-        self._tail.append(delta)
-        if "\n" not in delta:
-            return []
-        text = "".join(self._tail)
-        cut = text.rindex("\n") + 1
-        self._tail = [text[cut:]]
-        lines = _lines(text[:cut])
-        self._lines += lines
-        self._size += cut
-        self._credit += SCAN_FACTOR * cut
-        return self._advance() if self._worth_a_scan(lines) else []
-
-    def finish(self) -> list[tuple[int, str, str]]:
-        """Render what is open; the text is at its end."""
-        self._lines += _lines("".join(self._tail))
-        self._tail = []
-        finished = self._close([end for _, end in _top_level("".join(self._lines))])
-        self._lines, self._size, self._fence_end = [], 0, None
-        return [(index, html, "") for index, html in finished]
-
-    def blocks(self) -> list[str]:
-        """The HTML of all finished blocks."""
-        return list(self._blocks)
-
-    @property
-    def rest(self) -> str:
-        """The open text behind the last finished block."""
-        return "".join(self._lines) + "".join(self._tail)
-
-    def _worth_a_scan(self, lines: list[str]) -> bool:
-        if self._fence_end is not None:
-            return any(map(self._fence_end.fullmatch, lines))
-        return self._size <= self._credit
-
-    def _advance(self) -> list[tuple[int, str, str]]:
-        self._credit -= self._size
-        found = _top_level("".join(self._lines))
-        ends = [end for _, end in found]
-        self._fence_end = None
-        if found and not self._is_complete(found[-1][0]):
-            ends.pop()
-            self._fence_end = _fence_end(found[-1][0]) if found[-1][0].type == "fence" else None
-        finished = self._close(ends)
-        last = len(finished) - 1
-        return [(index, html, self.rest if i == last else "") for i, (index, html) in enumerate(finished)]
-
-    def _close(self, ends: list[int]) -> list[tuple[int, str]]:
-        """Render the blocks that end before these lines and forget their source."""
-        finished = []
-        for start, end in zip([0, *ends], ends, strict=False):
-            html = _render("".join(self._lines[start:end]), self._env)
-            finished.append((len(self._blocks), html))
-            self._blocks.append(html)
-        if ends:
-            del self._lines[: ends[-1]]
-            self._size = sum(map(len, self._lines))
-        return finished
-
-    def _is_complete(self, token: Token) -> bool:
-        """Whether no further line can change this last block."""
-        start, end = token.map or (0, 0)
-        if token.type in _CLOSED_BY_BLANK and end < len(self._lines):
-            return True
-        if token.type == "fence":
-            return end - start > 1 and _fence_end(token).fullmatch(self._lines[end - 1]) is not None
-        if token.type == "heading_open" and token.markup.startswith("#"):
-            return "|" not in self._lines[start]  # else the next line may make it a table's head
-        return token.type == "hr"
-
-
-def _fence_end(token: Token) -> re.Pattern[str]:
-    return re.compile(rf" {{0,3}}{re.escape(token.markup[0])}{{{len(token.markup)},}}[ \t]*\n?")
-
-
-def _lines(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """The lines with their ends, as CommonMark counts them."""
     return _LINE.findall(text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text)
 
 
-def _render(source: str, env: dict[str, Any]) -> str:
+def render(source: str, env: dict[str, Any]) -> str:
+    """A text as HTML; `env` holds the addresses that references in it may name."""
     return _cleaner().clean(_parser().render(source, env))
 
 
-def _top_level(source: str) -> list[tuple[Token, int]]:
+def _cost(source: str) -> int:
+    """A measure of the work: marks and line ends, or the cells where all lines are a table's rows."""
+    lines = source.split("\n")
+    return max(len(_MARKUP.findall(source)), len(lines) * max(line.count("|") for line in lines))
+
+
+def judged(
+    lines: list[str], blocks: list[tuple[Token, int]], env: dict[str, Any]
+) -> Iterator[tuple[bool, str]]:
+    """The source of each block, and whether it costs too much: the same however the text came."""
+    start = 0
+    for token, end in blocks:
+        source, start = "".join(lines[start:end]), end
+        cost = 0 if token.type in _CODE else _cost(source)
+        env["cost"] = env.get("cost", 0) + cost
+        yield cost > BLOCK_COST or (cost > 0 and env["cost"] > TEXT_COST), source
+
+
+def plain(source: str) -> str:
+    """A text as paragraphs without any markup."""
+    paragraphs = _GAP.split(escape(source.strip("\n"), quote=False))
+    shown = (text.replace("\n", "<br>\n") for text in paragraphs)
+    return _cleaner().clean("".join(f"<p>{text}</p>\n" for text in shown))
+
+
+def top_level(source: str, env: dict[str, Any] | None = None) -> list[tuple[Token, int]]:
     """The top-level blocks of the source, each with the line behind its last one."""
-    tokens = _scanner().parse(source, {})
+    tokens = _scanner().parse(source, {} if env is None else env)
     return [
         (token, token.map[1]) for token in tokens if token.level == 0 and token.map and token.nesting >= 0
     ]

@@ -65,7 +65,7 @@ class Notices:
 
     async def _store(self, inbound: Inbound, text: str) -> None:
         assert inbound.reply_to is not None
-        said = "\x1f".join((inbound.channel, inbound.account, *(inbound.dedupe or (inbound.msg_id,))))
+        said = "\x1f".join((inbound.channel, inbound.account, inbound.msg_id))
         moment = self._clock()
         row = Delivery(
             key=f"note_{hashlib.sha256(said.encode()).hexdigest()[:24]}.0",

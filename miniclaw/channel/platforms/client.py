@@ -152,7 +152,7 @@ def is_on(url: str, hosts: Collection[str]) -> bool:
         _ = parts.port  # raises when it is out of range
     except ValueError:
         return False
-    if "@" in parts.netloc or parts.scheme not in ("http", "https"):
+    if "@" in parts.netloc or not url.isprintable() or parts.scheme not in ("http", "https"):
         return False
     named = parts.netloc.lower() in hosts and ":" in parts.netloc
     return named or (parts.scheme == "https" and (parts.hostname or "").lower() in hosts)

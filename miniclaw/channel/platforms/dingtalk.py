@@ -88,7 +88,9 @@ class DingTalkPlatform:
                 return NOTED
             return self._message(message, is_group=is_group)
         except UNREADABLE as error:
-            raise ProtocolError("bad_message", f"the message cannot be read: {error!r}") from error
+            raise ProtocolError(
+                "bad_message", f"the message cannot be read: {type(error).__name__}"
+            ) from error
 
     def answer(self, receipt: Receipt, inbound: Inbound) -> Answer:
         """An empty object; when DingTalk is to try again, no answer at all."""

@@ -114,7 +114,9 @@ class FeishuPlatform(FeishuApi):
                     return self._click(header, event)
             return NOTED
         except UNREADABLE as error:
-            raise ProtocolError("bad_message", f"the request cannot be read: {error!r}") from error
+            raise ProtocolError(
+                "bad_message", f"the request cannot be read: {type(error).__name__}"
+            ) from error
 
     def answer(self, receipt: Receipt, inbound: Inbound) -> Answer:
         """What was taken or is not for us; 503 when Feishu is to try again; a click is told what came of it."""
@@ -124,10 +126,10 @@ class FeishuPlatform(FeishuApi):
 
     def _message(self, header: dict[str, Any], event: dict[str, Any], moment: float) -> Inbound | Answer:
         message, sender = event["message"], event["sender"]
+        if sender.get("sender_type") != "user" or sender["sender_id"]["open_id"] == self.bot_open_id:
+            return NOTED
         person, message_id = _id(sender["sender_id"]["open_id"]), _id(message["message_id"])
         tenant, chat = _id(header["tenant_key"]), _id(message["chat_id"])
-        if sender.get("sender_type") != "user" or person == self.bot_open_id:
-            return NOTED
         if moment - float(str(message["create_time"])) / 1000 > self._settings.max_age:
             logger.warning("%s came too late and is not run: %s", self.name, message_id)
             return NOTED

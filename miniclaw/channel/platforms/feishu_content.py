@@ -27,6 +27,8 @@ KINDS: Final[Mapping[str, Literal["audio", "video", "file"]]] = {
 _STYLES: Final = (("bold", "**"), ("italic", "*"), ("lineThrough", "~~"))
 
 _PLACEHOLDER = re.compile(r"(@_user_[0-9]+|@_all)( ?)")
+READ: Final = frozenset({"text", "post", "image", "file", "audio", "media"})
+"""Types of messages whose content is read; of others the model sees the type."""
 _BACKTICKS = re.compile(r"`+")
 
 
@@ -41,6 +43,8 @@ def read_content(kind: str, content: str, mentions: Mapping[str, str]) -> tuple[
     Raises:
         ValueError, TypeError, KeyError, AttributeError: it is not of this form.
     """
+    if kind not in READ:
+        return f"[{kind[:40]}]", ()  # some are no JSON, such as a forwarded conversation
     raw = json.loads(content)
     match kind:
         case "text":
@@ -52,7 +56,7 @@ def read_content(kind: str, content: str, mentions: Mapping[str, str]) -> tuple[
         case "file" | "audio" | "media":
             name = str(raw.get("file_name") or "")
             return "", (FileRef(kind=KINDS[kind], id=str(raw["file_key"]), name=name),)
-    return f"[{kind[:40]}]", ()
+    raise ValueError(kind)
 
 
 def _named(text: str, mentions: Mapping[str, str]) -> str:
@@ -67,10 +71,12 @@ def _named(text: str, mentions: Mapping[str, str]) -> str:
 
 def _post(raw: dict[str, Any], mentions: Mapping[str, str]) -> tuple[str, tuple[FileRef, ...]]:
     if "content" not in raw:
-        raw = next(iter(raw.values()))  # by language
+        raw = next(iter(raw.values()), {})  # by language
     files: list[FileRef] = []
     blocks = [f"# {raw['title']}"] if raw.get("title") else []
-    blocks += ["".join(_element(one, mentions, files) for one in line).strip() for line in raw["content"]]
+    blocks += [
+        "".join(_element(one, mentions, files) for one in line).strip() for line in raw.get("content") or ()
+    ]
     return "\n\n".join(filter(None, blocks)), tuple(files)
 
 

@@ -180,7 +180,7 @@ class GenericPlatform:
             _ = parts.port  # raises when it is out of range
         except ValueError:
             return False
-        if parts.scheme not in ("http", "https") or "@" in netloc or not host:
+        if parts.scheme not in ("http", "https") or "@" in netloc or not host or not url.isprintable():
             return False
         return any(allowed.lower() in (host, netloc) for allowed in self._settings.reply_hosts)
 

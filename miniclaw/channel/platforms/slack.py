@@ -75,11 +75,15 @@ class SlackPlatform(SlackApi):
             if request.path.endswith("/events"):
                 return self._event(_object(request.body))
             form = dict(parse_qsl(request.body.decode(), keep_blank_values=True, strict_parsing=True))
+            if form.get("ssl_check"):
+                return Answer()
             if request.path.endswith("/commands"):
                 return self._command(form)
             return self._click(_object(form["payload"].encode()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ProtocolError("bad_message", f"the request cannot be read: {error!r}") from error
+            raise ProtocolError(
+                "bad_message", f"the request cannot be read: {type(error).__name__}"
+            ) from error
 
     def answer(self, receipt: Receipt, inbound: Inbound) -> Answer:
         """200 for what was taken or is not for us; 503 when Slack is to try again."""
@@ -131,7 +135,8 @@ class SlackPlatform(SlackApi):
         """Whether a person wrote it: not this bot, not another, and no edit or deletion."""
         if event.get("subtype") not in SAID or event.get("hidden") or event.get("edited"):
             return False
-        return bool(event.get("user")) and not event.get("bot_id") and event["user"] != bot
+        author = event.get("user")
+        return bool(author) and not event.get("bot_id") and author not in (bot, "USLACKBOT")
 
     def _command(self, form: dict[str, str]) -> Inbound:
         team, channel, user = form["team_id"], form["channel_id"], form["user_id"]
@@ -169,7 +174,7 @@ class SlackPlatform(SlackApi):
             payload=CommandPayload(name=name, args=args),
             timestamp=now(),
             channel=self.name,
-            account=str(body["team"]["id"]),
+            account=str((body.get("team") or {}).get("id") or body["user"]["team_id"]),
             sender=str(body["user"]["id"]),
             strangers=self._settings.strangers,
         )

@@ -72,11 +72,15 @@ class SlackApi:
         if handle is not None:
             await self._finish(target, handle, text)
             return handle
-        if target.url is not None and not key.startswith("apr_") and await self._respond(target.url, text):
-            return None
         if repeat and (found := await self._find(target, key)) is not None:
+            # What is there may be the beginning of a streamed answer.
+            channel, ts = _place(found)
+            await self._call("chat.update", {"channel": channel, "ts": ts, "markdown_text": text})
             return found
-        posted = await self._post(target, MARK + text if repeat else text, key)
+        marked = MARK + text if repeat else text
+        if target.url is not None and not key.startswith("apr_") and await self._respond(target.url, marked):
+            return None
+        posted = await self._post(target, marked, key)
         return f"{posted['channel']}:{posted['ts']}"
 
     async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
@@ -193,8 +197,10 @@ class SlackApi:
         method, body = "conversations.history", {"channel": target.conversation}
         if target.thread is not None:
             method, body = "conversations.replies", {**body, "ts": target.thread}
+        # Only what came behind the question: a long thread is listed from its beginning.
+        since = {"oldest": target.message_id, "limit": 200, "include_all_metadata": True}
         try:
-            found = await self._call(method, {**body, "limit": 50, "include_all_metadata": True}, form=True)
+            found = await self._call(method, {**body, **since}, form=True)
         except DeliveryError as error:
             logger.info("Slack does not let us look for %s: %s", key, error)
             return None

@@ -8,7 +8,7 @@ from typing import Final
 __all__ = ["decode", "mentions", "without_pings"]
 
 _TOKEN = re.compile(r"<([@#!][^<>]*|[A-Za-z]+:[^<>|\s]*(?:\|[^<>]*)?)>")
-_PING = re.compile(r"<(?=[!@#])")
+_PING = re.compile(r"<(?=!(?:channel|here|everyone|subteam\^)|@[BUW][A-Z0-9]+[|>]|#[CDG][A-Z0-9]+[|>])")
 _BREAK: Final = "\u200b"
 
 

@@ -65,7 +65,9 @@ class WeComPlatform(WeComApi):
         try:
             return self._event(message) if message["MsgType"] == "event" else self._message(message)
         except (KeyError, ValueError) as error:
-            raise ProtocolError("bad_message", f"the message cannot be read: {error!r}") from error
+            raise ProtocolError(
+                "bad_message", f"the message cannot be read: {type(error).__name__}"
+            ) from error
 
     def answer(self, receipt: Receipt, inbound: Inbound) -> Answer:
         """An empty 200; when WeCom is to try again, no answer at all, since it does so on nothing else."""

@@ -92,7 +92,9 @@ class WeComBotPlatform:
                     return Answer()
             return self._message(message, request.now)
         except UNREADABLE as error:
-            raise ProtocolError("bad_message", f"the message cannot be read: {error!r}") from error
+            raise ProtocolError(
+                "bad_message", f"the message cannot be read: {type(error).__name__}"
+            ) from error
 
     def answer(self, receipt: Receipt, inbound: Inbound) -> Answer:
         """Of a message about which there is nothing to say; no answer at all when WeCom is to try again."""
@@ -215,7 +217,7 @@ def _encrypted(request: WebhookRequest) -> str:
     try:
         return str(_object(request.body)["encrypt"])
     except UNREADABLE as error:
-        raise ProtocolError("unauthorized", f"the envelope cannot be read: {error!r}") from error
+        raise ProtocolError("unauthorized", f"the envelope cannot be read: {type(error).__name__}") from error
 
 
 def _object(text: str | bytes) -> dict[str, Any]:
