@@ -106,6 +106,8 @@ async def test_an_expression_has_its_exact_value(expression: str, value: str) ->
         ("1 // 0.0", "Division by zero"),
         ("0**-1", "not finite"),
         ("ln(0)", "not finite"),
+        ("log(8, 0)", "no logarithm to the base 0"),
+        ("log(8, 0.0)", "no logarithm to the base 0"),
         ("sqrt(-1)", "not defined"),
         ("asin(2)", "not defined"),
         ("(-8)**0.5", "not defined"),

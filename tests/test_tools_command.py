@@ -188,6 +188,15 @@ async def test_a_cancelled_call_ends_the_whole_group(tmp_path: Path) -> None:
     await gone(pid)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+async def test_a_child_that_left_the_group_ends_with_a_call_that_takes_too_long(tmp_path: Path) -> None:
+    code = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    result = await run(tmp_path, *python(start), seconds=3)
+    assert "took more than 3 s" in result.content
+    await gone(int((tmp_path / "workspace" / "pid").read_text(encoding="utf-8")))
+
+
 async def test_a_program_that_left_its_group_keeps_nobody_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -279,7 +279,7 @@ async def test_a_secret_of_the_operator_is_in_no_result_and_in_no_file_of_one(tm
         result = await registry.execute("leak", arguments, context)
         assert "[secret]" in result.content
         assert "key-12345" not in repr(result)
-    assert "key-12345" not in (tmp_path / ".results" / "res_1.txt").read_text(encoding="utf-8")
+    assert "key-12345" not in (tmp_path / ".results" / "s-res_1.txt").read_text(encoding="utf-8")
 
 
 # --- boxes around a box -----------------------------------------------------------------------------------

@@ -329,7 +329,9 @@ def test_a_blocking_function_that_hangs_does_not_keep_the_program_from_ending() 
 
 
 async def test_more_blocking_calls_than_threads_wait_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("miniclaw.tools.function._THREADS", threading.BoundedSemaphore(1))
+    monkeypatch.setattr("miniclaw.tools.foreign.PLACES", 1)
+    monkeypatch.setattr("miniclaw.tools.foreign._at_work", set())  # other tests leave some that hang
+    monkeypatch.setattr("miniclaw.tools.foreign._abandoned", set())
     go = threading.Event()
 
     @tool

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -88,6 +89,8 @@ async def test_a_file_that_is_added_changed_or_removed_is_seen_at_the_next_list(
         ("from miniclaw.tools import tool\n@tool\ndef f(a): ...\n", "needs a type annotation"),
         (GREET.replace("def greet", "def taken"), "Two tools are called `taken`"),
         (GREET + "\ngreet.name = 'no name'\n", "use up to 64 letters"),
+        ("raise KeyboardInterrupt\n", "line 1: KeyboardInterrupt tries to end the program"),
+        ("import asyncio\nraise asyncio.CancelledError\n", "line 2: CancelledError tries to end the program"),
         (b"\xff\xfe\x00", "SyntaxError"),
     ],
 )
@@ -105,12 +108,70 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_rest_is_there(
     write(tmp_path, "c_good.py", GREET.replace("def greet", "def wave"))
     registry = ToolRegistry([builtin])
     (problem,) = own(registry, tmp_path).problems
-    assert problem.source == str(bad)
+    assert problem.source == f"{tmp_path.name}/b_bad.py"
     assert error in problem.error
     assert registry.names() == ["taken", "greet", "wave"]
-    assert str(bad) in caplog.text
+    assert problem.source in caplog.text
     loaded = [getattr(module, "__file__", None) for module in sys.modules.values()]
     assert str(bad) not in loaded or error.startswith(("Two tools", "use up to"))
+
+
+def test_only_a_regular_file_is_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.py")
+    (tmp_path / "b.py").symlink_to("/dev/zero")
+    write(tmp_path, "c.py", GREET)
+    registry = ToolRegistry()
+    for problem in own(registry, tmp_path).problems:
+        assert problem.error.endswith(f"`{problem.source}` is no regular file")
+    assert registry.names() == ["greet"]
+
+
+def test_a_problem_shows_no_secret_and_nothing_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    write(tmp_path / "tools", "a.py", "raise ValueError(f'key-12345 {__file__}')\n")
+    registry = ToolRegistry(hide=lambda text: text.replace("key-12345", "[secret]"))
+    (problem,) = own(registry, tmp_path / "tools").problems
+    assert (problem.source, problem.error) == ("tools/a.py", "line 1: ValueError: [secret] tools/a.py")
+    assert "[secret]" in caplog.text and "key-12345" not in caplog.text
+
+
+HANGS = "import threading\nthreading.Event().wait()\n"
+
+
+def test_a_file_that_hangs_when_it_is_loaded_is_reported_and_the_rest_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.tools.foreign.LOADING", 1.0)
+    write(tmp_path, "a.py", HANGS)
+    write(tmp_path, "b.py", GREET)
+    registry = ToolRegistry()
+    (problem,) = own(registry, tmp_path).problems
+    assert "took more than 1 s" in problem.error
+    assert registry.names() == ["greet"]
+
+
+def test_while_a_changed_file_is_loaded_the_old_tools_are_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.tools.loading.GRACE", 0.0)
+    write(tmp_path, "greet.py", GREET)
+    registry = ToolRegistry()
+    tools = own(registry, tmp_path)
+    GATE.clear()
+    waits = f"import {__name__} as here\nhere.GATE.wait(8)\n"
+    write(tmp_path, "greet.py", waits + GREET.replace("def greet", "def wave"))
+    for _ in range(3):
+        assert [one["function"]["name"] for one in registry.get_openai_tools()] == ["greet"]
+    GATE.set()
+    loading = tools._loading
+    assert loading is not None
+    loading.result(30)
+    assert [one["function"]["name"] for one in registry.get_openai_tools()] == ["wave"]
+
+
+GATE = threading.Event()
 
 
 def test_of_a_file_with_a_clash_no_tool_is_there(tmp_path: Path) -> None:
@@ -119,7 +180,10 @@ def test_of_a_file_with_a_clash_no_tool_is_there(tmp_path: Path) -> None:
     registry = ToolRegistry()
     (problem,) = own(registry, tmp_path).problems
     assert registry.names() == ["greet"]
-    assert f"{tmp_path / 'a.py'}:" in problem.error and f"{tmp_path / 'b.py'}:" in problem.error
+    at = tmp_path.name
+    assert f": {at}/a.py:4 and {at}/b.py:13." in problem.error, (
+        "the place in the data directory, not the server's"
+    )
 
 
 def test_only_what_a_file_makes_itself_is_its_tool(tmp_path: Path) -> None:
@@ -216,7 +280,7 @@ async def test_a_file_dropped_into_tools_is_used_in_the_next_turn_without_a_rest
 
 async def test_the_command_tools_lists_problems_and_reloads_for_admins_only(tmp_path: Path) -> None:
     async with running_claw(tmp_path, ScriptedProvider([])) as claw:
-        bad = write(tmp_path / "tools", "bad.py", "1/0\n")
+        write(tmp_path / "tools", "bad.py", "1/0\n")
 
         async def tools(user_id: str, msg_id: str, **args: Any) -> dict[str, Any]:
             message = command_message("tools", msg_id=msg_id, user_id=user_id)
@@ -227,11 +291,12 @@ async def test_the_command_tools_lists_problems_and_reloads_for_admins_only(tmp_
 
         assert (await tools("owner", "m1"))["problems"] == []
         (problem,) = (await tools("owner", "m2", action="reload"))["problems"]
-        assert problem == {"source": str(bad), "error": "line 1: ZeroDivisionError: division by zero"}
+        assert problem == {"source": "tools/bad.py", "error": "line 1: ZeroDivisionError: division by zero"}
         await claw.identities.add("ann")
         with pytest.raises(Exception, match="Only an admin"):
             await tools("ann", "m3", action="reload")
-        assert len((await tools("ann", "m4"))["tools"]) > 10
+        of_ann = await tools("ann", "m4")
+        assert len(of_ann["tools"]) > 10 and of_ann["problems"] == []
 
 
 async def test_no_result_shows_a_secret_of_the_settings_or_the_token(tmp_path: Path) -> None:
@@ -278,11 +343,21 @@ def test_tools_are_listed_and_called_from_the_command_line(tmp_path: Path) -> No
     greet = next(row for row in listed["tools"] if row["name"] == "greet")
     assert (greet["risk"], greet["description"]) == ("read", "Greet somebody.")
     assert greet["parameters"]["required"] == ["name"]
-    assert [problem["source"] for problem in listed["problems"]] == [str(tmp_path / "tools" / "bad.py")]
+    assert [problem["source"] for problem in listed["problems"]] == ["tools/bad.py"]
     plain = miniclaw(tmp_path, "list")
     assert "greet" in plain.stdout and "ZeroDivisionError" in plain.stdout and plain.stderr == ""
     called = miniclaw(tmp_path, "call", "greet", '{"name": "安"}')
     assert (called.returncode, called.stdout) == (0, "hello 安\n")
+
+
+def test_what_a_tool_prints_is_not_in_the_output(tmp_path: Path) -> None:
+    text = GREET.replace("    return", "    print('called')\n    return")
+    write(tmp_path / "tools", "greet.py", "print('loaded')\n" + text)
+    write(tmp_path / "tools", "wave.py", text.replace("def greet", "async def wave"))
+    for name in ("greet", "wave"):
+        done = miniclaw(tmp_path, "call", name, '{"name": "ann"}', "--json")
+        assert json.loads(done.stdout)["content"] == "hello ann"
+        assert done.stderr == "loaded\ncalled\n"
 
 
 def test_a_call_that_fails_exits_with_1_and_says_why(tmp_path: Path) -> None:
@@ -326,6 +401,28 @@ async def no(payload: dict[str, Any]) -> str | None:
 
 def breaks(payload: dict[str, Any]) -> None:
     raise ValueError
+
+
+def quits(payload: dict[str, Any]) -> None:
+    sys.exit(3)
+
+
+async def quits_too(payload: dict[str, Any]) -> None:
+    raise KeyboardInterrupt
+
+
+async def cancels(payload: dict[str, Any]) -> None:
+    raise asyncio.CancelledError
+
+
+def blocks(payload: dict[str, Any]) -> None:
+    threading.Event().wait()
+
+
+def leaks(payload: dict[str, Any]) -> str:
+    if payload.get("raises"):
+        raise ValueError("key-12345")
+    return "not with key-12345"
 
 
 async def hangs(payload: dict[str, Any]) -> None:
@@ -396,7 +493,11 @@ async def test_a_result_can_be_withheld(tmp_path: Path) -> None:
         (lambda: Hook(command=("no-such-program",)), "failed (ToolError)"),
         (lambda: Hook(command=("sleep", "600"), timeout=0.2), "was killed: it took more than 0.2 s"),
         (lambda: call("breaks"), "failed (ValueError)"),
+        (lambda: call("quits"), "failed (SystemExit)"),
+        (lambda: call("quits_too"), "failed (KeyboardInterrupt)"),
+        (lambda: call("cancels"), "failed (CancelledError)"),
         (lambda: call("hangs", timeout=0.05), "failed (TimeoutError)"),
+        (lambda: call("blocks", timeout=0.05), "failed (TimeoutError)"),
     ],
 )
 async def test_a_hook_that_refuses_breaks_or_hangs_blocks(
@@ -429,6 +530,77 @@ async def test_other_moments_have_their_hooks_too(tmp_path: Path) -> None:
     assert "breaks` failed" in (await hooks.run("before_turn", {"text": "hi"}) or "")
     assert CALLS == [{"moment": "before_turn", "text": "hi"}]
     assert await hooks.run("after_compaction", {}) is None
+
+
+async def test_a_hook_that_waits_is_cancelled_with_its_turn(tmp_path: Path) -> None:
+    hooks = Hooks({"before_turn": (call("waits"),)}, tmp_path)
+    WAITING.clear()
+    turn = asyncio.create_task(hooks.run("before_turn", {}))
+    await WAITING.wait()
+    turn.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await turn
+
+
+async def waits(payload: dict[str, Any]) -> None:
+    WAITING.set()
+    await asyncio.Event().wait()
+
+
+WAITING = asyncio.Event()
+
+
+async def test_no_secret_is_in_the_reason_of_a_hook_or_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    hooks = Hooks({"before_turn": (call("leaks"),)}, tmp_path)
+    ToolRegistry(hooks=hooks, hide=lambda text: text.replace("key-12345", "[secret]"))
+    assert await hooks.run("before_turn", {}) == "not with [secret]"
+    assert "failed (ValueError)" in (await hooks.run("before_turn", {"raises": True}) or "")
+    assert "ValueError: [secret]" in caplog.text and "key-12345" not in caplog.text
+
+
+HANGING_HOOK = """
+import asyncio, sys
+from pathlib import Path
+from miniclaw.settings import Hook
+from miniclaw.tools.hooks import Hooks
+
+hooks = Hooks({"before_turn": (Hook(call="guard.py:check", timeout=0.05),)}, Path(sys.argv[1]))
+print(asyncio.run(hooks.run("before_turn", {})))
+"""
+
+
+def test_a_hook_that_hangs_does_not_keep_the_program_from_ending(tmp_path: Path) -> None:
+    write(tmp_path, "guard.py", "import threading\ndef check(payload):\n    threading.Event().wait()\n")
+    done = subprocess.run(
+        [sys.executable, "-c", HANGING_HOOK, str(tmp_path)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=50,
+        check=True,
+    )
+    assert "failed (TimeoutError)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("import sys\nsys.exit(1)\n", r"line 2: SystemExit"),
+        ("raise KeyboardInterrupt\n", "line 1: KeyboardInterrupt"),
+        ("import asyncio\nraise asyncio.CancelledError\n", "line 2: CancelledError"),
+        ("def check(:\n", "line 1: SyntaxError"),
+        ("raise ValueError('key-12345')\n", r"\(line 1: ValueError\)\.$"),
+        (HANGS, "took more than 1 s"),
+    ],
+)
+def test_a_broken_file_of_a_hook_is_a_config_error_at_the_start(
+    tmp_path: Path, text: str, error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.tools.foreign.LOADING", 1.0)
+    write(tmp_path, "guard.py", text)
+    with pytest.raises(ConfigError, match=error):
+        Hooks({"before_tool": (Hook(call="guard.py:check"),)}, tmp_path)
 
 
 async def test_a_callable_may_stand_in_a_file_of_the_data_directory(tmp_path: Path) -> None:

@@ -217,8 +217,76 @@ async def test_an_unexpected_exception_shows_its_class_to_the_model_and_the_rest
     assert "`fails` failed inside (ZeroDivisionError)" in result.content
     assert "hunter2" not in result.content
     [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
-    assert record.exc_info is not None
-    assert record.getMessage() == "tool fails failed"
+    assert record.getMessage().startswith("tool fails failed\nTraceback")
+
+
+ENDS = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()]
+
+
+@pytest.mark.parametrize("error", ENDS, ids=repr)
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_tool_cannot_end_the_program_or_the_turn(error: BaseException, in_thread: bool) -> None:
+    def quit() -> str:
+        raise error
+
+    registry = ToolRegistry([tool(name="fails")(quit) if in_thread else failing(error)])
+    result = await registry.execute("fails", {})
+    assert not result.ok
+    assert f"({type(error).__name__}: the tool tried to end the program)" in result.content
+
+
+async def test_no_trace_in_the_log_shows_a_secret(caplog: pytest.LogCaptureFixture) -> None:
+    registry = ToolRegistry(
+        [failing(ValueError("with key-12345"))], hide=lambda text: text.replace("key-12345", "[secret]")
+    )
+    await registry.execute("fails", {})
+    [record] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "ValueError: with [secret]" in record.getMessage()
+    assert record.exc_info is None and "key-12345" not in caplog.text
+
+
+async def test_a_thread_that_hangs_is_not_joined_by_a_second_try() -> None:
+    release, began = threading.Event(), []
+
+    @tool(risk="read", timeout=0.05)
+    def block() -> str:
+        began.append(1)
+        release.wait(30)
+        return ""
+
+    result = await ToolRegistry([block]).execute("block", {})
+    release.set()
+    assert "did not finish" in result.content
+    assert began == [1]
+
+
+async def test_when_all_threads_hang_a_call_says_so_at_once_until_one_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("miniclaw.tools.foreign.PLACES", 1)
+    monkeypatch.setattr("miniclaw.tools.foreign._at_work", set())  # other tests leave some that hang
+    monkeypatch.setattr("miniclaw.tools.foreign._abandoned", set())
+    release, ended = threading.Event(), threading.Event()
+
+    @tool(timeout=0.05)
+    def block() -> str:
+        release.wait(30)
+        ended.set()
+        return ""
+
+    @tool(timeout=30)
+    def quick() -> str:
+        return "done"
+
+    registry = ToolRegistry([block, quick])
+    await registry.execute("block", {})
+    assert "threads of tools are hung" in (await registry.execute("quick", {})).content
+    release.set()
+    await asyncio.to_thread(ended.wait, 30)
+    async with asyncio.timeout(30):
+        while not (result := await registry.execute("quick", {})).ok:
+            await asyncio.sleep(0)
+    assert result.content == "done"
 
 
 async def test_a_tool_that_breaks_its_promise_about_results_fails_alone() -> None:
@@ -318,9 +386,9 @@ async def test_a_long_result_is_cut_and_kept_whole_in_the_workspace(tmp_path: Pa
     result = await registry.execute("echo", {"text": text}, context(tmp_path / "not made yet"))
     assert result.content == (
         "行\n行\n行\n\n[These are the first 5 of 20 characters; 15 are left out."
-        " The whole text is in the file `.results/res_1.txt`; `read_file` shows it page by page.]"
+        " The whole text is in the file `.results/ses_1-res_1.txt`; `read_file` shows it page by page.]"
     )
-    assert (tmp_path / "not made yet/.results/res_1.txt").read_text(encoding="utf-8") == text
+    assert (tmp_path / "not made yet/.results/ses_1-res_1.txt").read_text(encoding="utf-8") == text
 
 
 async def test_a_result_of_just_the_limit_is_left_alone(tmp_path: Path) -> None:
@@ -371,5 +439,5 @@ async def test_only_the_latest_whole_results_are_kept(tmp_path: Path) -> None:
     await registry.execute("echo", {"text": "1234"}, context(tmp_path))
     left = {path.name for path in directory.iterdir()}
     assert len(left) == 200
-    assert {"res_new.txt", "old204.txt"} <= left
+    assert {"ses_1-res_new.txt", "old204.txt"} <= left
     assert "old005.txt" not in left

@@ -41,8 +41,10 @@ def mcp_form(tools: Iterable[Tool]) -> list[dict[str, Any]]:
     ]
 
 
-def tools_view(tools: Iterable[Tool], source: ToolSource | None = None) -> dict[str, list[dict[str, Any]]]:
-    """As our own lists show them, with the files and packages of `source` that could not be loaded."""
+def tools_view(
+    tools: Iterable[Tool], source: ToolSource | None = None, is_admin: bool = True
+) -> dict[str, list[dict[str, Any]]]:
+    """As our own lists show them; an admin is also told what of `source` could not be loaded."""
     rows = [
         {
             "name": tool.name,
@@ -51,7 +53,8 @@ def tools_view(tools: Iterable[Tool], source: ToolSource | None = None) -> dict[
         }
         for tool in tools
     ]
-    return {"tools": rows, "problems": [asdict(problem) for problem in source.problems] if source else []}
+    problems = source.problems if source and is_admin else ()
+    return {"tools": rows, "problems": [asdict(problem) for problem in problems]}
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:

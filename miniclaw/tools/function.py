@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
+import contextlib
 import functools
 import inspect
 import json
 import re
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -22,16 +19,15 @@ from miniclaw.gateway.protocol import plain_text
 from miniclaw.tools.arguments import validate_model
 from miniclaw.tools.base import Risk, Tool, ToolResult
 from miniclaw.tools.context import ToolContext
+from miniclaw.tools.foreign import in_thread, prints_aside
 
-__all__ = ["FunctionTool", "tool"]
+__all__ = ["FunctionTool", "origin_of", "tool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 AnyRisk = Risk | Callable[[Mapping[str, Any]], Risk]
 
-_THREADS = threading.BoundedSemaphore(64)
-"""Calls of blocking functions at work at once; a further one waits within its time limit."""
 _DATA_KEYWORDS = frozenset({"default", "const", "enum", "examples"})
 _NAMED_SCHEMAS = frozenset({"properties", "$defs"})
 
@@ -68,6 +64,7 @@ class FunctionTool(Tool, Generic[P, R]):
         self.idempotent = idempotent
         self.aliases = aliases
         self.wants_context = context is not None
+        self.blocks = not inspect.iscoroutinefunction(function)
         self._function = function
         self._validate = validate
         self._context = context
@@ -88,10 +85,12 @@ class FunctionTool(Tool, Generic[P, R]):
                 raise ToolError("This works only inside a conversation.")
             kwargs[self._context.name] = context
         function: Callable[..., Any] = self._function
-        if inspect.iscoroutinefunction(function):
-            return _result(await function(**kwargs))
-        value = await _in_thread(function, kwargs)
-        return _result(await value if inspect.isawaitable(value) else value)
+        value = await in_thread(lambda: function(**kwargs)) if self.blocks else function(**kwargs)
+        if not inspect.isawaitable(value):
+            return _result(value)
+        # Our own tools may start tasks that print for the user.
+        with contextlib.nullcontext() if self.__module__.startswith("miniclaw.") else prints_aside():
+            return _result(await value)
 
 
 @overload
@@ -232,34 +231,6 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
     return summary, documented
 
 
-async def _in_thread(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    """Call it in a thread of its own: one that hangs keeps nobody waiting, nor the end of the program."""
-    while not _THREADS.acquire(blocking=False):  # noqa: ASYNC110 - what a thread gives back wakes no loop
-        await asyncio.sleep(0.01)
-    answer: Future[Any] = Future()
-    answer.set_running_or_notify_cancel()
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            answer.set_result(context.run(_call, function, kwargs))
-        except BaseException as error:  # noqa: BLE001 - it is raised where the call is awaited
-            answer.set_exception(error)
-        finally:
-            _THREADS.release()
-
-    threading.Thread(target=work, name="tool", daemon=True).start()
-    return await asyncio.wrap_future(answer)
-
-
-def _call(function: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
-    try:
-        return function(**kwargs)
-    except StopIteration as error:
-        # A future cannot carry StopIteration: the caller would wait until its time limit.
-        raise ToolError("The tool failed inside (StopIteration).") from error
-
-
 def _result(value: object) -> ToolResult:
     if isinstance(value, ToolResult):
         return value
@@ -271,3 +242,13 @@ def _result(value: object) -> ToolResult:
         raise ToolError("The tool returned a value that cannot be written as JSON.") from error
     content = plain_text(content)
     return ToolResult(content=content, data=json.loads(content))
+
+
+def origin_of(tool: Tool) -> str:
+    """Where a tool comes from, for messages about it."""
+    if tool.origin:
+        return tool.origin
+    code = inspect.unwrap(tool) if isinstance(tool, FunctionTool) else type(tool)
+    if inspect.isfunction(code):
+        return f"{code.__code__.co_filename}:{code.__code__.co_firstlineno}"
+    return f"{type(tool).__module__}.{type(tool).__qualname__}"

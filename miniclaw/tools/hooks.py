@@ -8,12 +8,14 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from miniclaw.errors import ConfigError, ToolError
 from miniclaw.settings import Hook, Moment
-from miniclaw.tools.loading import load_file
+from miniclaw.tools.foreign import finished, in_thread, is_cancelled, prints_aside, trace_of
+from miniclaw.tools.loading import load_file, place_of
 from miniclaw.tools.process import clean_environment, run_program
 
 __all__ = ["Hooks"]
@@ -42,6 +44,8 @@ class Hooks:
 
     def __init__(self, hooks: Mapping[Moment, Sequence[Hook]], data_dir: Path) -> None:
         self._data_dir = data_dir
+        self.hide: Callable[[str], str] = str
+        """Takes the operator's secrets out of what is logged and told."""
         self._hooks = {
             moment: [(hook, _callable(hook.call, data_dir) if hook.call else None) for hook in of_moment]
             for moment, of_moment in hooks.items()
@@ -55,7 +59,7 @@ class Hooks:
             reason = await self._one(hook, function, {"moment": moment, **payload})
             if reason is not None:
                 logger.info("hook %s blocks at %s", _name(hook), moment)
-                return reason[:MAX_REASON]
+                return self.hide(reason)[:MAX_REASON]
         return None
 
     async def _one(
@@ -66,11 +70,16 @@ class Hooks:
                 return await self._command(hook, payload)
             async with asyncio.timeout(hook.timeout):
                 if inspect.iscoroutinefunction(function):
-                    answer = await function(payload)
+                    with prints_aside():
+                        answer = await function(payload)
                 else:
-                    answer = await asyncio.to_thread(function, payload)
-        except Exception as error:  # boundary: an operator's own code
-            logger.exception("hook %s failed", _name(hook))
+                    answer = await in_thread(partial(function, payload))
+        except (
+            BaseException
+        ) as error:  # boundary: an operator's own code ends neither the turn nor the program
+            if is_cancelled(error):
+                raise
+            logger.error("hook %s failed\n%s", _name(hook), self.hide(trace_of(error)))
             return f"the hook `{_name(hook)}` failed ({type(error).__name__})"
         return None if answer is None else str(answer) or "a hook says no"
 
@@ -97,11 +106,23 @@ def _name(hook: Hook) -> str:
 
 def _callable(call: str, data_dir: Path) -> Callable[..., Any]:
     module, _, name = call.rpartition(":")
+    load = (
+        partial(load_file, data_dir / module)
+        if module.endswith(".py")
+        else partial(importlib.import_module, module)
+    )
     try:
-        found = load_file(data_dir / module) if module.endswith(".py") else importlib.import_module(module)
-        function: object = getattr(found, name)
-    except (ImportError, AttributeError, ValueError, ToolError) as error:
-        raise ConfigError(f"The hook `{call}` cannot be found: {error}.") from error
+        loaded = finished(load)
+    except ToolError as error:
+        raise ConfigError(f"The hook `{call}` cannot be loaded: {error}") from error
+    failure = loaded.exception()
+    if isinstance(failure, ImportError | ToolError) or (failure and not module):
+        raise ConfigError(f"The hook `{call}` cannot be found: {str(failure).rstrip('.')}.") from failure
+    if failure is not None:  # its text may hold a secret
+        raise ConfigError(f"The hook `{call}` fails when it is loaded ({place_of(failure)}).") from failure
+    function: object = getattr(loaded.result(), name, None)
+    if function is None:
+        raise ConfigError(f"The hook `{call}` cannot be found: there is no `{name}`.")
     if not callable(function):
         raise ConfigError(f"The hook `{call}` is no function.")
     return function

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import importlib.util
 import logging
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -16,15 +18,20 @@ from typing import Any, Final
 
 from miniclaw.errors import ConfigError, ToolError
 from miniclaw.tools.base import Tool, ToolProblem
+from miniclaw.tools.foreign import finished, in_thread, start, trace_of
 from miniclaw.tools.function import FunctionTool
 from miniclaw.tools.registry import ToolRegistry
 
-__all__ = ["OwnTools", "load_file"]
+__all__ = ["OwnTools", "load_file", "place_of"]
 
 logger = logging.getLogger(__name__)
 
 GROUP: Final = "miniclaw.tools"
+GRACE: Final = 1.0
+"""Seconds that a list of tools waits for changed files; the old tools count until a slow one is loaded."""
+_FLAGS: Final = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 Signature = tuple[tuple[str, int, int], ...]
+Sources = dict[str, list[Tool] | str]
 
 
 class OwnTools:
@@ -50,6 +57,7 @@ class OwnTools:
         self._directory = directory
         self._packages = packages
         self._seen: Signature = ()
+        self._loading: Future[tuple[Signature, Sources]] | None = None
         self._names: list[str] = []
         self.problems: tuple[ToolProblem, ...] = ()
         self._apply(*self._read())
@@ -57,12 +65,18 @@ class OwnTools:
 
     def refresh(self) -> None:
         """Load the files anew if one was added, changed or removed; a look at the directory otherwise."""
-        if self._signature() != self._seen:
-            self._apply(*self._read())
+        if self._loading is None and self._signature() != self._seen:
+            self._loading = start(self._read)
+            wait((self._loading,), GRACE)
+        if self._loading is not None and self._loading.done():
+            done, self._loading = self._loading, None
+            self._apply(*done.result())
 
     async def reload(self) -> None:
         """Load everything anew, in a thread."""
-        self._apply(*await asyncio.to_thread(self._read))
+        read = await in_thread(self._read)
+        self._loading = None
+        self._apply(*read)
 
     def _signature(self) -> Signature:
         try:
@@ -71,26 +85,27 @@ class OwnTools:
             return ()
         return tuple((name, found.st_mtime_ns, found.st_size) for name, found in files)
 
-    def _read(self) -> tuple[Signature, dict[str, list[Tool] | str]]:
+    def _read(self) -> tuple[Signature, Sources]:
         """What each source gives: its tools, or why there are none."""
         seen = self._signature()
-        found: dict[str, list[Tool] | str] = {}
+        found: Sources = {}
         for name, _, _ in seen:
             if not name.startswith("_"):
                 path = self._directory / name
-                found[str(path)] = _attempt(partial(_of_file, path))
+                found[f"{self._directory.name}/{name}"] = self._attempt(partial(_of_file, path))
         for point in self._packages():
             source = f"{point.value} ({GROUP}: {point.name})"
-            found[source] = _attempt(partial(_of_package, point))
+            found[source] = self._attempt(partial(_of_package, point))
         return seen, found
 
-    def _apply(self, seen: Signature, found: dict[str, list[Tool] | str]) -> None:
+    def _apply(self, seen: Signature, found: Sources) -> None:
         for name in self._names:
             self._registry.remove(name)
         self._seen, self._names, problems = seen, [], []
         for source, given in found.items():
             error = given if isinstance(given, str) else self._register(given)
             if error:
+                error = self._shown(error)
                 logger.error("no tools from %s: %s", source, error)
                 problems.append(ToolProblem(source, error))
         self.problems = tuple(problems)
@@ -109,14 +124,34 @@ class OwnTools:
         self._names += added
         return ""
 
+    def _attempt(self, load: Callable[[], list[Tool]]) -> list[Tool] | str:
+        try:
+            loaded = finished(load)
+        except ToolError as error:
+            return str(error)
+        failure = loaded.exception()  # boundary: somebody else's code
+        if failure is None:
+            return loaded.result()
+        logger.debug("tools could not be loaded\n%s", self._registry.hide(trace_of(failure)))
+        told = f"{place_of(failure)}: {failure}".rstrip(": ")
+        return told if isinstance(failure, Exception) else f"{told} tries to end the program"
+
+    def _shown(self, text: str) -> str:
+        """Without secrets, and with files named from the data directory on."""
+        return self._registry.hide(text).replace(f"{self._directory.parent}{os.sep}", "")
+
 
 def load_file(path: Path) -> ModuleType:
     """Run a Python file as a module of its own; raises whatever it raises."""
     name = f"miniclaw_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     try:
-        code = compile(path.read_bytes(), str(path), "exec")  # no cache, which could hold an older text
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _FLAGS)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe or device may have no end
+                raise ToolError(f"`{path}` is no regular file")
+            source = file.read()
     except OSError as error:
         raise ToolError(f"`{path}` cannot be read: {error.strerror}") from error
+    code = compile(source, str(path), "exec")  # no cache, which could hold an older text
     spec = importlib.util.spec_from_loader(name, None, origin=str(path))
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -125,7 +160,8 @@ def load_file(path: Path) -> ModuleType:
     try:
         exec(code, module.__dict__)
     except BaseException:
-        del sys.modules[name]
+        if sys.modules.get(name) is module:  # else it was loaded anew while this one hung
+            del sys.modules[name]
         raise
     return module
 
@@ -153,21 +189,12 @@ def _of_package(point: EntryPoint) -> list[Tool]:
     return tools
 
 
-def _attempt(load: Callable[[], list[Tool]]) -> list[Tool] | str:
-    try:
-        return load()
-    except (Exception, SystemExit) as error:  # boundary: somebody else's code
-        logger.debug("tools could not be loaded", exc_info=True)
-        return _told(error)
-
-
-def _told(error: BaseException) -> str:
-    """The error with the line of the file that it comes from."""
+def place_of(error: BaseException) -> str:
+    """The class of an error and the line of the file that it comes from."""
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__", "").startswith("miniclaw_file_"):
             line = trace.tb_lineno
         trace = trace.tb_next
-    where = f"line {line}: " if line else ""
-    return f"{where}{type(error).__name__}: {error}"
+    return f"line {line}: {type(error).__name__}" if line else type(error).__name__

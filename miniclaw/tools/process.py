@@ -95,11 +95,28 @@ async def _watch(
     except TimeoutError:
         reason = f"it took more than {seconds:g} s"
     finally:
+        left = _below(process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
         await asyncio.wait({reading, ending}, timeout=LAST_WORDS)
         reading.cancel()
     return f"it wrote more than {max_bytes:,} bytes" if len(output) > max_bytes else reason
+
+
+def _below(top: int) -> list[int]:
+    """What a program started, with what that started: one that left the group is found on Linux by its parent."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
+            parent = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(path.parent.name))
+    found = [top]
+    for pid in found:
+        found += children.get(pid, [])
+    return found[1:]
 
 
 async def _start(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import difflib
 import functools
-import inspect
 import logging
 import re
 import time
@@ -22,7 +21,8 @@ from miniclaw.tools.arguments import ValidatesArguments, check_arguments, option
 from miniclaw.tools.base import Risk, Tool, ToolResult, ToolSource
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.exports import chat_form, mcp_form, responses_form
-from miniclaw.tools.function import FunctionTool
+from miniclaw.tools.foreign import is_cancelled, kind_of, trace_of
+from miniclaw.tools.function import FunctionTool, origin_of
 from miniclaw.tools.results import readable
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ class ToolRegistry:
         self._result_chars = result_chars
         self._new_id = new_id
         self.hooks = hooks
-        self._hide = hide
+        self.hide = hide
+        if hooks is not None:
+            hooks.hide = hide
         self._forms: dict[object, list[dict[str, Any]]] = {}
         for tool in tools:
             self.register(tool)
@@ -227,32 +229,35 @@ class ToolRegistry:
             if tool.wants_context:
                 values["tool_context"] = context
             result = await self._in_time(tool, values, tries=2 if risk == "read" else 1)
-            return await readable(result, self._result_chars, context, hide=self._hide, new_id=self._new_id)
+            return await readable(result, self._result_chars, context, hide=self.hide, new_id=self._new_id)
         except ToolError as error:
             return self._failure(str(error) or "The tool refused and gave no reason.")
-        except Exception as error:  # boundary: a fault in one tool never ends the turn
-            logger.exception("tool %s failed", tool.name)
+        except BaseException as error:  # boundary: a fault in one tool ends neither the turn nor the program
+            if is_cancelled(error):
+                raise
+            logger.error("tool %s failed\n%s", tool.name, self.hide(trace_of(error)))
             return self._failure(
-                f"`{tool.name}` failed inside ({type(error).__name__}). The fault is in the tool: do not repeat"
-                " the same call; find another way or tell the user."
+                f"`{tool.name}` failed inside ({kind_of(error)}). The fault is in the tool: do not repeat the"
+                " same call; find another way or tell the user."
             )
 
     async def _in_time(self, tool: Tool, values: dict[str, Any], tries: int) -> ToolResult:
         seconds = self._default_timeout if tool.timeout is None else tool.timeout
         while True:
             try:
-                async with asyncio.timeout(seconds):
+                async with asyncio.timeout(seconds) as limit:
                     return await tool.execute(**values)
             except TimeoutError:
                 tries -= 1
-                if not tries:
+                hangs = limit.expired() and isinstance(tool, FunctionTool) and tool.blocks
+                if hangs or not tries:
                     raise ToolError(
                         f"`{tool.name}` did not finish within {seconds:g} s and was stopped. What it did until"
                         " then is unknown: check before you repeat it, or ask for less at a time."
                     ) from None
 
     def _failure(self, text: str) -> ToolResult:
-        return ToolResult.failure(self._hide(plain_text(text))[: self._result_chars])
+        return ToolResult.failure(self.hide(plain_text(text))[: self._result_chars])
 
     def _unknown(self, name: str) -> str:
         names = self.names()
@@ -268,17 +273,17 @@ class ToolRegistry:
     def _add(self, tool: Tool) -> None:
         if not _NAME.fullmatch(tool.name):
             raise ConfigError(
-                f"Tool name {tool.name!r} ({_origin(tool)}): use up to 64 letters, digits, `_` and `-`."
+                f"Tool name {tool.name!r} ({origin_of(tool)}): use up to 64 letters, digits, `_` and `-`."
             )
         for name in (tool.name, *tool.aliases):
             taken = self._entries.get(self._aliases.get(name, name))
             if taken is not None:
                 raise ConfigError(
-                    f"Two tools are called `{name}`: {_origin(taken.tool)} and {_origin(tool)}. Rename one."
+                    f"Two tools are called `{name}`: {origin_of(taken.tool)} and {origin_of(tool)}. Rename one."
                 )
         if tool.wants_context and "tool_context" in tool.parameters.get("properties", {}):
             raise ConfigError(
-                f"Tool `{tool.name}` ({_origin(tool)}): give the parameter `tool_context` another name;"
+                f"Tool `{tool.name}` ({origin_of(tool)}): give the parameter `tool_context` another name;"
                 " it would hide the context of the call."
             )
         if isinstance(tool, ValidatesArguments):
@@ -288,12 +293,3 @@ class ToolRegistry:
         self._entries[tool.name] = _Entry(tool, validate, optional_without_null(tool.parameters))
         self._aliases |= dict.fromkeys(tool.aliases, tool.name)
         self._forms.clear()
-
-
-def _origin(tool: Tool) -> str:
-    if tool.origin:
-        return tool.origin
-    code = inspect.unwrap(tool) if isinstance(tool, FunctionTool) else type(tool)
-    if inspect.isfunction(code):
-        return f"{code.__code__.co_filename}:{code.__code__.co_firstlineno}"
-    return f"{type(tool).__module__}.{type(tool).__qualname__}"

@@ -45,6 +45,7 @@ _REASONS: Final = {
     errno.ENOTDIR: "leads through a file or a link; links are not followed",
     errno.ELOOP: "is a link; links are not followed",
     errno.EISDIR: "is a directory",
+    errno.ENXIO: "is no regular file, but a pipe, a socket or a device",
     errno.EACCES: "may not be opened",
     errno.ENAMETOOLONG: "is too long",
     errno.ENOSPC: "cannot be written: the disk is full",
@@ -60,9 +61,7 @@ def read_path(path: str) -> tuple[str, ...]:
     text = path.replace("\\", "/")
     shown = repr(path[:80])
     if text.startswith(("/", "~")) or re.match("[A-Za-z]:", text):
-        raise ToolError(
-            f"The path {shown} is not relative. Paths begin in the workspace, such as `notes/a.md`."
-        )
+        raise ToolError(f"The path {shown} is not relative. Paths begin in the workspace, such as `a/b.md`.")
     names = tuple(name for name in text.split("/") if name not in ("", "."))
     if ".." in names:
         raise ToolError(f"The path {shown} leads upwards; `..` is not allowed.")
@@ -162,12 +161,11 @@ class Workspace:
         if len(data) > self.file_bytes:
             raise ToolError(f"`{path}` would have {len(data):,} bytes; {self.file_bytes:,} are allowed.")
         with self.changing(), _explained(path), self._directory(parents, make=True) as directory:
-            try:
+            before = None
+            with contextlib.suppress(FileNotFoundError):
                 before = directory.lstat(name)
-            except FileNotFoundError:
-                before = None
             if before is not None and not stat.S_ISREG(before.st_mode):
-                raise OSError(errno.EISDIR if stat.S_ISDIR(before.st_mode) else errno.ELOOP, "no file")
+                raise OSError(_kind(before), "no file")
             self._check_quota(len(data) - (before.st_size if before else 0))
             _replace(directory, name, data, before.st_mode & 0o777 if before else 0o600)
             return before is None
@@ -204,7 +202,7 @@ class Workspace:
         with open(directory.open(name, _READ), "rb") as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise OSError(errno.EISDIR, "no file")
+                raise OSError(_kind(found), "no file")
             data = file.read(self.file_bytes + 1)
         if len(data) > self.file_bytes:
             raise ToolError(f"`{path}` has {found.st_size:,} bytes; at most {self.file_bytes:,} can be read.")
@@ -282,6 +280,10 @@ def _replace(directory: _Directory, name: str, data: bytes, mode: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(directory.at(temporary), dir_fd=directory.fd)
         raise
+
+
+def _kind(found: os.stat_result) -> int:
+    return errno.EISDIR if stat.S_ISDIR(found.st_mode) else errno.ELOOP if _is_link(found) else errno.ENXIO
 
 
 def _is_link(found: os.stat_result) -> bool:

@@ -145,6 +145,8 @@ def _square_root(x: Number) -> Number:
 def _logarithm(x: Number, base: Number | None = None) -> Number:
     if base is None:
         return _decimal(x).ln()
+    if not base:
+        raise ToolError("There is no logarithm to the base 0.")
     with decimal.localcontext() as context:
         context.prec += 10  # so that log(8, 2) comes out as 3
         quotient = _decimal(x).ln() / _decimal(base).ln()

@@ -1,0 +1,126 @@
+"""Runs code of others: in threads that nobody has to wait for, with its prints kept off the standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from typing import Any, Final, TypeVar, cast
+
+from miniclaw.errors import ToolError
+
+__all__ = ["finished", "in_thread", "is_cancelled", "kind_of", "prints_aside", "start", "trace_of"]
+
+T = TypeVar("T")
+
+PLACES: Final = 64
+"""Calls of blocking functions at work at once; a further one waits within its time limit."""
+LOADING: Final = 10.0
+"""Seconds that loading one file or package may take."""
+
+_at_work: set[Future[Any]] = set()
+_abandoned: set[Future[Any]] = set()
+_is_aside: contextvars.ContextVar[bool] = contextvars.ContextVar("prints_aside", default=False)
+
+
+async def in_thread(call: Callable[[], T]) -> T:
+    """Call it in a thread of its own: one that hangs keeps nobody waiting, nor the end of the program.
+
+    Raises:
+        ToolError: every place is held by a call that was given up and still hangs.
+    """
+    while len(_running(_at_work)) >= PLACES:
+        if len(_running(_abandoned)) >= PLACES:
+            raise ToolError(f"All {PLACES} threads of tools are hung; this works again after a restart.")
+        await asyncio.sleep(0.01)
+    answer = start(call)
+    _at_work.add(answer)
+    try:
+        return await asyncio.wrap_future(answer)
+    except asyncio.CancelledError:
+        _abandoned.add(answer)
+        raise
+
+
+def start(call: Callable[[], T]) -> Future[T]:
+    """Begin it in a thread that does not keep the program from ending; whatever it raises is in the future."""
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()
+    context = contextvars.copy_context()
+
+    def work() -> None:
+        try:
+            with prints_aside():
+                result = call()
+        except StopIteration as error:  # a future of asyncio cannot carry it: the caller would wait for ever
+            answer.set_exception(ToolError(f"The tool failed inside (StopIteration: {error.value})."))
+        except BaseException as error:  # noqa: BLE001 - it is told where the call is awaited
+            answer.set_exception(error)
+        else:
+            answer.set_result(result)
+
+    threading.Thread(target=context.run, args=(work,), name="tool", daemon=True).start()
+    return answer
+
+
+def finished(call: Callable[[], T]) -> Future[T]:
+    """Load something in a thread and wait for its end.
+
+    Raises:
+        ToolError: it takes too long.
+    """
+    answer = start(call)
+    wait((answer,), LOADING)
+    if not answer.done():
+        raise ToolError(f"It took more than {LOADING:g} s to load.")
+    return answer
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether the task itself is to end, and not just the code of others that says so."""
+    task = asyncio.current_task()
+    is_asked = task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and is_asked)
+
+
+def kind_of(error: BaseException) -> str:
+    """The class of an error, and what it would have done here: its text may hold a secret."""
+    name = type(error).__name__
+    return name if isinstance(error, Exception) else f"{name}: the tool tried to end the program"
+
+
+def trace_of(error: BaseException) -> str:
+    """The traceback as text, from which secrets can be taken; a logger that makes it itself shows them."""
+    return "".join(traceback.format_exception(error))
+
+
+@contextlib.contextmanager
+def prints_aside() -> Iterator[None]:
+    """What is printed inside goes to the standard error: the other one is for what a program may read."""
+    if sys.stdout is not None and not isinstance(sys.stdout, _Stdout):
+        sys.stdout = cast("Any", _Stdout(sys.stdout))
+    before = _is_aside.set(True)
+    try:
+        yield
+    finally:
+        _is_aside.reset(before)
+
+
+class _Stdout:
+    """The standard output for all but the code of others; threads and tasks are told apart by their context."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr if _is_aside.get() else self._real, name)
+
+
+def _running(calls: set[Future[Any]]) -> set[Future[Any]]:
+    calls.difference_update([one for one in calls if one.done()])
+    return calls
