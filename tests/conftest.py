@@ -4,14 +4,14 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.browser import chromium, dictated
 
 __all__ = ["chromium", "dictated"]
 
 # A machine that is busy with something else is no reason to fail.
-settings.register_profile("miniclaw", deadline=None)
+settings.register_profile("miniclaw", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("miniclaw")
 
 

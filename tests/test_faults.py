@@ -612,7 +612,7 @@ async def launch(at: str) -> str:
     "Launch something that cannot be taken back."
     with marker.open("a", encoding="utf-8") as file:
         file.write(at + "\\n")
-    print("launched", flush=True)
+    print("launched", file=sys.__stdout__, flush=True)  # what tools print goes to stderr
     await asyncio.Event().wait()
     return "never"
 

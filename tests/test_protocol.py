@@ -226,7 +226,11 @@ def parsed(message: GatewayMessage) -> dict[str, Any]:
 @given(
     IDS,
     TEXT,
-    st.builds(TextPayload, text=TEXT.filter(bool), session_id=st.none() | TEXT.map(lambda text: text[:128]))
+    st.builds(
+        TextPayload,
+        text=TEXT.filter(lambda text: text.strip()),
+        session_id=st.none() | TEXT.map(lambda text: text[:128]),
+    )
     | st.builds(CommandPayload, name=TEXT.map(lambda text: text[:64]).filter(bool), args=OBJECTS)
     | st.builds(
         EventPayload, name=TEXT, session_id=st.none() | TEXT, seq=st.none() | st.integers(0, 99), data=OBJECTS

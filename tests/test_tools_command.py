@@ -188,6 +188,33 @@ async def test_a_cancelled_call_ends_the_whole_group(tmp_path: Path) -> None:
     await gone(pid)
 
 
+async def test_a_call_cancelled_while_its_program_starts_ends_the_whole_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "workspace" / "pid"
+    started, start = asyncio.Event(), asyncio.create_subprocess_exec
+
+    async def slow(*args: Any, **options: Any) -> asyncio.subprocess.Process:
+        process = await start(*args, **options)
+        async with asyncio.timeout(GUARD):
+            while not out.exists():
+                await asyncio.sleep(0.01)
+            started.set()
+            await asyncio.sleep(0)
+        return process
+
+    monkeypatch.setattr("asyncio.create_subprocess_exec", slow)
+    call = asyncio.create_task(
+        run(tmp_path, "sh", "-c", GRANDCHILD.format(end="echo $! > .pid; mv .pid pid; wait"))
+    )
+    async with asyncio.timeout(GUARD):
+        await started.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await gone(int(out.read_text(encoding="utf-8")))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
 async def test_a_child_that_left_the_group_ends_with_a_call_that_takes_too_long(tmp_path: Path) -> None:
     code = "import os, time; os.setsid(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -95,15 +95,20 @@ async def _watch(
     except TimeoutError:
         reason = f"it took more than {seconds:g} s"
     finally:
-        left = _below(process.pid)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        _kill(process.pid)
         await asyncio.wait({reading, ending}, timeout=LAST_WORDS)
         reading.cancel()
     return f"it wrote more than {max_bytes:,} bytes" if len(output) > max_bytes else reason
+
+
+def _kill(top: int) -> None:
+    """End a program, its group and what left the group."""
+    left = _below(top)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(top, signal.SIGKILL)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _below(top: int) -> list[int]:
@@ -132,21 +137,41 @@ async def _start(
         with tempfile.TemporaryFile() as stdin:
             stdin.write(text.encode())
             stdin.seek(0)
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                cwd=cwd,
-                env=env,
-                stdin=stdin,
-                stdout=write_end,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
+            process = await _spawn(
+                asyncio.create_subprocess_exec(
+                    *command,
+                    cwd=cwd,
+                    env=env,
+                    stdin=stdin,
+                    stdout=write_end,
+                    stderr=asyncio.subprocess.STDOUT,
+                    start_new_session=True,
+                )
             )
     except (OSError, ValueError) as error:
         pipe.close()
         raise ToolError(f"`{command[0][:100]}` cannot be started: {_reason(error)}.") from error
+    except asyncio.CancelledError:
+        pipe.close()
+        raise
     finally:
         os.close(write_end)
     return process, stdout, pipe
+
+
+async def _spawn(
+    start: Coroutine[object, object, asyncio.subprocess.Process],
+) -> asyncio.subprocess.Process:
+    """Wait for its start; cancelled meanwhile, end it with what it started: asyncio would leave that running."""
+    starting = asyncio.ensure_future(start)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        process = await starting
+        _kill(process.pid)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), LAST_WORDS)
+        raise
 
 
 def _reason(error: OSError | ValueError) -> str:
