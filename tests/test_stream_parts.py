@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from miniclaw.agent import arguments, text_calls
@@ -228,6 +228,7 @@ SCRAPS = st.sampled_from(
 
 
 @given(st.lists(SCRAPS, max_size=9).map("".join), PLACES)
+@example('<tool_call>```json\n{"name": "now", "arguments": {}}', {15})
 def test_printed_calls_are_the_same_however_the_text_is_cut(text: str, places: set[int]) -> None:
     assert filtered(cut(text, places)) == filtered([text])
 

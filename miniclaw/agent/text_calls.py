@@ -55,6 +55,7 @@ _WORD: Final = re.compile(r"(?:functions?\.)?([^\s\"'<>\[\](){}:.=]+)")
 _HEAD: Final = re.compile(r"""\{{1,2}\s*(?:["']([^"']*)(?:(["'])\s*:?\s*(?:["']([^"']*)(["'])?)?)?)?""")
 _FENCE_HEADS: Final = ("```json", "```tool_call", "```tool_code", "```python", "```xml")
 
+_BEFORE_CALL: Final = ("json", "function", "functions")
 _BEFORE_JSON: Final = re.compile(
     r"(?:<tool_calls?>|<\|tool_call\|>|<function_call>|<\|python_tag\|>|\[TOOL_CALLS\])\s*(?:```(?:json)?\s*)?(?=[\[{])"
 )
@@ -174,8 +175,9 @@ class CallFilter:
         word = _WORD.match(behind)
         if word is None:
             return False
-        return word[1] in {"json", "function", "functions"} or self._is_name(
-            word[1], whole=word.end() < len(behind)
+        is_whole = word.end() < len(behind)
+        return self._is_name(word[1], whole=is_whole) or (
+            word[1] in _BEFORE_CALL if is_whole else any(known.startswith(word[1]) for known in _BEFORE_CALL)
         )
 
     def _is_name(self, word: str, *, whole: bool) -> bool:
