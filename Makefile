@@ -26,7 +26,7 @@ run: $(RUN_STAMP) ## install into .venv and serve; ARGS="--port 9000" passes arg
 
 test: $(DEV_STAMP) ## run all tests with coverage; ARGS="-k name" passes arguments on
 	$(BIN)/coverage erase
-	PYTHONWARNDEFAULTENCODING=1 $(BIN)/coverage run -m pytest $(ARGS)
+	PYTHONWARNDEFAULTENCODING=1 $(BIN)/coverage run -m pytest -n 2 --dist worksteal $(ARGS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report $(if $(ARGS),,--fail-under=90)
 

@@ -4,6 +4,8 @@
 
 Each loop runs in a process of its own against the same fake model; the table shows the median of the
 rounds and its ratio to the bare client of the same round. `lean` is the least that still uses the client.
+The second table is one session of 1,000 turns: what the lean loop's turn grows by is what the model's own
+request needs, and the last column is what a late turn costs over an early one with that added.
 """
 
 from __future__ import annotations
@@ -146,11 +148,26 @@ async def measure(name: str, base_url: str, turns: int, history: int) -> float:
         await loop.close()
 
 
-def run(name: str, base_url: str, turns: int, history: int) -> float:
-    """Measure in a fresh process."""
-    arguments = [sys.executable, __file__, "--measure", name, base_url, str(turns), str(history)]
+async def grow(name: str, base_url: str) -> tuple[float, float]:
+    """Milliseconds of CPU of a turn around turn 10 and around turn 1,000 of one session (medians of 16)."""
+    loop = loop_of(name)
+    await loop.setup(base_url, "fake")
+    costs = []
+    try:
+        for number in range(1000 + 8):
+            began = cpu()
+            await loop.turn("s0", f"question {number}")
+            costs.append((cpu() - began) * 1000)
+        return statistics.median(costs[2:18]), statistics.median(costs[-16:])
+    finally:
+        await loop.close()
+
+
+def run(name: str, base_url: str, *size: int) -> tuple[float, ...]:
+    """Measure in a fresh process: a turn's milliseconds by turns and history, or a session's growth."""
+    arguments = [sys.executable, __file__, "--measure", name, base_url, *map(str, size)]
     done = subprocess.run(arguments, capture_output=True, encoding="utf-8", check=True, timeout=300)
-    return float(done.stdout.split()[-1])
+    return tuple(map(float, done.stdout.split()))
 
 
 def main() -> None:
@@ -158,11 +175,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="CPU of a turn against the bare openai client")
     parser.add_argument("--turns", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--measure", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs="+", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
-        name, base_url, turns, history = args.measure
-        print(asyncio.run(measure(name, base_url, int(turns), int(history))))
+        name, base_url, *size = args.measure
+        if size:
+            print(asyncio.run(measure(name, base_url, *map(int, size))))
+        else:
+            print(*asyncio.run(grow(name, base_url)))
         return
     model = subprocess.Popen(
         [sys.executable, str(ROOT / "bench" / "fake_model.py")], stdout=subprocess.PIPE, text=True
@@ -175,7 +195,7 @@ def main() -> None:
     try:
         for history, turns in ((0, args.turns), (1000, max(5, args.turns // 10))):
             rounds = [
-                {name: run(name, base_url, turns, history) for name in names} for _ in range(args.rounds)
+                {name: run(name, base_url, turns, history)[0] for name in names} for _ in range(args.rounds)
             ]
             for name in names:
                 ms = statistics.median(row[name] for row in rounds)
@@ -183,6 +203,12 @@ def main() -> None:
                     statistics.median(row[name] / row[other] for row in rounds) for other in ("bare", "lean")
                 ]
                 print(f"{name:10} {history:8} {ms:14.2f} {ratios[0]:7.2f} {ratios[1]:7.2f}")
+        print(f"\n{'loop':10} {'turn 10':>8} {'turn 1000':>10} {'x turn 10 + request':>20}")
+        grown = [(run("lean", base_url), run("miniclaw", base_url)) for _ in range(args.rounds)]
+        for place, name in enumerate(("lean", "miniclaw")):
+            early, late = (statistics.median(row[place][when] for row in grown) for when in (0, 1))
+            over = statistics.median(row[place][1] / (row[place][0] + row[0][1] - row[0][0]) for row in grown)
+            print(f"{name:10} {early:8.2f} {late:10.2f} {over:20.2f}")
     finally:
         model.terminate()
         model.wait()

@@ -45,6 +45,8 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="miniclaw-db")
         self._checkpoint: asyncio.Future[None] | None = None
+        self._is_held = False
+        """Whether writes wait for the end of a checkpoint."""
         self._commits = 0
         self.epoch = 0
 
@@ -153,6 +155,7 @@ class Database:
         connection.execute(f"PRAGMA synchronous={self._sync}")
         connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("PRAGMA secure_delete=ON")
+        connection.execute("PRAGMA cache_size=-300")  # KiB; the system keeps what is beyond
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
@@ -172,6 +175,8 @@ class Database:
         connection.execute("COMMIT")
 
     def _flush(self) -> None:
+        if self._is_held:
+            return
         batch, self._pending = self._pending, []
         if not batch or self._connection is None:
             return
@@ -181,8 +186,9 @@ class Database:
             connection.execute("BEGIN IMMEDIATE")
             for operation, future in batch:
                 if not future.cancelled():
-                    self._run(connection, operation, future, done)
-            connection.execute("COMMIT")
+                    self._run(connection, operation, future, done, is_alone=len(batch) == 1)
+            if connection.in_transaction:
+                connection.execute("COMMIT")
         except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
@@ -202,18 +208,22 @@ class Database:
         operation: Callable[[sqlite3.Connection], Any],
         future: asyncio.Future[Any],
         done: list[tuple[asyncio.Future[Any], Any]],
+        *,
+        is_alone: bool,
     ) -> None:
-        connection.execute("SAVEPOINT one")
+        if not is_alone:
+            connection.execute("SAVEPOINT one")
         try:
             result = operation(connection)
         except Exception as error:  # boundary: an operation's own error is its caller's alone
             if type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError):
                 raise  # the disk or the file itself: the whole transaction fails
-            connection.execute("ROLLBACK TO one")
+            connection.execute("ROLLBACK" if is_alone else "ROLLBACK TO one")
             future.set_exception(error)
         else:
             done.append((future, result))
-        connection.execute("RELEASE one")
+        if not is_alone:
+            connection.execute("RELEASE one")
 
     def _maybe_checkpoint(self) -> None:
         self._commits += 1
@@ -222,6 +232,9 @@ class Database:
         wal = Path(self._path + "-wal")
         if not wal.exists() or wal.stat().st_size < CHECKPOINT_PAGES * 4096:
             return
+        self._start_checkpoint()
+
+    def _start_checkpoint(self) -> None:
         loop = asyncio.get_running_loop()
         self._checkpoint = loop.run_in_executor(self._thread, self._run_checkpoint)
         self._checkpoint.add_done_callback(self._checkpoint_done)
@@ -242,3 +255,10 @@ class Database:
         self._checkpoint = None
         if error := future.exception():
             logger.warning("the write-ahead log could not be copied into the database: %s", error)
+        # SQLite begins the log anew only when all of it is copied, which under a steady load it never is:
+        # for the little that came meanwhile, writes are held back.
+        self._is_held = not self._is_held and error is None
+        if self._is_held:
+            self._start_checkpoint()
+        else:
+            self._flush()

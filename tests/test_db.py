@@ -309,3 +309,13 @@ async def test_a_long_write_ahead_log_is_copied_into_the_database_while_it_is_op
         await fill_log(database)
         await database.read_many("SELECT 1")  # runs in the same thread, behind the checkpoint
         assert (tmp_path / "miniclaw.db").stat().st_size > CHECKPOINT_PAGES * 4096
+
+
+async def test_the_write_ahead_log_begins_anew_though_there_is_no_moment_without_a_write(
+    tmp_path: Path,
+) -> None:
+    async with open_database(tmp_path) as database:
+        for n in range(2000):
+            await database.write(put(f"n{n}", "x" * 20_000))
+        size = (tmp_path / "miniclaw.db-wal").stat().st_size
+    assert size < 4 * CHECKPOINT_PAGES * 4096

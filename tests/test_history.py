@@ -296,7 +296,7 @@ def test_the_tail_is_as_many_whole_turns_as_fit_or_the_last_one_alone(log: list[
 
 @given(st.lists(MESSAGES, max_size=4), TEXT, st.sampled_from(["a", "b", "c", "d"]))
 @settings(max_examples=200)
-def test_a_message_never_costs_more_than_the_bound_that_saves_counting(
+def test_messages_never_cost_more_than_they_are_counted_as_together(
     log: list[Message], text: str, id: str
 ) -> None:
     history = legal(

@@ -328,13 +328,13 @@ def test_what_can_be_read_is_let_through(value: object) -> None:
 def test_encoded_json_is_compact_readable_and_means_the_same(value: Any) -> None:
     encoded = encode_json(value)
     assert json.loads(encoded) == value
-    assert "\n" not in encoded
+    assert b"\n" not in encoded
 
 
 def test_encoded_json_keeps_unicode_readable_and_is_json_whatever_a_tool_put_into_it() -> None:
-    assert encode_json({"text": "你好 😀"}) == '{"text":"你好 😀"}'
-    assert encode_json({"a": [float("nan"), float("inf"), 1.5]}) == '{"a":[null,null,1.5]}'
-    assert encode_json({"a": "x\ud800y"}) == '{"a":"x\ufffdy"}'
+    assert encode_json({"text": "你好 😀"}) == '{"text":"你好 😀"}'.encode()
+    assert encode_json({"a": [float("nan"), float("inf"), 1.5]}) == b'{"a":[null,null,1.5]}'
+    assert encode_json({"a": "x\ud800y"}) == '{"a":"x\ufffdy"}'.encode()
 
 
 def test_ids_have_their_prefix_are_unique_and_can_be_message_ids() -> None:

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
-from miniclaw.agent.trace import MOST_BUFFERED, TraceStore, mask, secrets_of
+from miniclaw.agent.trace import FLUSH_RECORDS, MOST_BUFFERED, TraceStore, mask, secrets_of
 from miniclaw.cli import main
 from miniclaw.settings import GatewaySettings, ModelSettings, Settings, TraceSettings
 from tests.support.agent import Zap, outcome, say, send, zap
@@ -168,9 +168,9 @@ async def test_what_waits_is_bounded_and_a_disk_that_refuses_costs_only_the_trac
 ) -> None:
     (tmp_path / "traces").write_text("a file where the directory should be", encoding="utf-8")
     traces = store(tmp_path / "traces", FakeClock())
-    for _ in range(MOST_BUFFERED + 5):
+    for _ in range(MOST_BUFFERED + FLUSH_RECORDS + 5):
         traces.add("turn_a", {})
-    assert len(traces._waiting) == MOST_BUFFERED
+    assert len(traces._waiting) == MOST_BUFFERED  # the first ones are being written
     with caplog.at_level(logging.WARNING):
         await traces.close()
     assert "the trace could not be written" in caplog.text

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -902,6 +903,7 @@ def test_with_an_encrypt_key_alone_the_signature_is_the_check() -> None:
     [b"", b"{", b"[]", b"{}", b"\xff", b'{"encrypt": 5}', b'{"encrypt": "no base64"}', b'{"encrypt": "AAAA"}']
     + [json.dumps({"encrypt": encrypt(KEY, text)}).encode() for text in ("[]", "no json", "[" * 100_000)]
     + [json.dumps({"encrypt": encrypt("another key", "{}")}).encode()],
+    ids=count(),
 )
 def test_what_is_signed_and_cannot_be_read_is_a_bad_message(body: bytes) -> None:
     assert refusal(raw_request(body, signed(body))) == "bad_message"

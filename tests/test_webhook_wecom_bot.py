@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -503,6 +504,7 @@ def test_what_is_for_an_app_is_unauthorized() -> None:
     + [CRYPTO.encrypt(text) for text in ("", "[]", "{}", '{"msgtype":"text"}', "[" * 100_000)]
     + [CRYPTO.encrypt(json.dumps({**message("hi"), "from": {}}))]
     + [CRYPTO.encrypt(json.dumps(message("hi", chattype="group")))],
+    ids=count(),
 )
 def test_what_is_signed_and_cannot_be_read_is_a_bad_message(encrypted: Any) -> None:
     assert refusal(signed(encrypted)) == "bad_message"

@@ -15,8 +15,8 @@ from miniclaw.agent.replies import stopped_note
 from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Pulled
 from miniclaw.errors import StorageUnavailable
-from miniclaw.gateway.events import TurnFeed
-from miniclaw.gateway.protocol import MessageType, ReplyTarget, event_message, format_time
+from miniclaw.gateway.events import TurnFeed, event_frame
+from miniclaw.gateway.protocol import MessageType, ReplyTarget, format_time
 from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Entry, Session, Turn
 from miniclaw.session.outbox import Delivery
@@ -155,6 +155,6 @@ class TurnEnding:
             "updated_at": format_time(self._c.clock()),
         }
         target = f"{session.channel}:{session.session_id}"
-        message = event_message("session.updated", data, target=target, session_id=session.session_id)
         # The frame and not the message: it goes to every connection of the user, encoded once.
-        self._bus.publish(f"user.{turn.user_id}", message.to_json())
+        frame = event_frame("session.updated", data, target=target, session_id=session.session_id)
+        self._bus.publish(f"user.{turn.user_id}", frame)

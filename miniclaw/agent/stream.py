@@ -72,7 +72,7 @@ class ChatAssembler:
         choices = chunk.get("choices")
         if not choices and (chunk.get("error") or chunk.get("object") == "error"):
             raise error_inside(chunk)
-        if isinstance(usage := chunk.get("usage") or _groq_usage(chunk), dict):
+        if isinstance(usage := chunk.get("usage") or ("x_groq" in chunk and _groq_usage(chunk)), dict):
             self._usage = usage
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and self._is_ours(choice):
@@ -124,6 +124,8 @@ class ChatAssembler:
         return self._take(delta) if isinstance(delta, dict) else None
 
     def _take(self, delta: dict[str, Any]) -> LLMChunk | None:
+        if len(delta) == 1 and isinstance(piece := delta.get("content"), str):
+            return self._answer.take(piece)  # as nearly all tokens come
         parts = delta.get("tool_calls")
         if isinstance(legacy := delta.get("function_call"), dict):
             parts = [{"function": legacy}]

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 FLUSH_SECONDS: Final = 1.0
+FLUSH_RECORDS: Final = 64
+"""Records that are not kept waiting any longer."""
 MOST_BUFFERED: Final = 10_000
 """Records that wait to be written; further ones are dropped."""
 SECRET_LENGTH: Final = 8
@@ -109,6 +111,9 @@ class TraceStore:
         self._waiting.append((turn_id, record))
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
+        elif len(self._waiting) >= FLUSH_RECORDS and self._writing is None:
+            self._timer.cancel()
+            self._flush()
 
     async def remove(self, turn_ids: Collection[str]) -> None:
         """Delete what is kept of these turns, also what is not written yet."""

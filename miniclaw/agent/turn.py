@@ -257,16 +257,19 @@ class TurnRunner:
         parent = Parent(
             runtime=runtime, toolbox=tools, gate=gate, window=self._c.window, model_name=name, **given
         )
-        PARENT.set(parent)
-        async for event in runtime.run(transcript, tools, gate, context=progress.context, **given):
-            match event:
-                case LLMChunk():
-                    show_chunk(feed, event)
-                    failpoints.hit("mid-stream")
-                case ToolStarted() | ToolFinished():
-                    show_tool(feed, event, progress)
-                case Finished():
-                    finished = event
+        outer = PARENT.set(parent)
+        try:
+            async for event in runtime.run(transcript, tools, gate, context=progress.context, **given):
+                match event:
+                    case LLMChunk():
+                        show_chunk(feed, event)
+                        failpoints.hit("mid-stream")
+                    case ToolStarted() | ToolFinished():
+                        show_tool(feed, event, progress)
+                    case Finished():
+                        finished = event
+        finally:
+            PARENT.reset(outer)  # or the task would hold the turn, and the turn the task
         return finished
 
     def _finished(self, turn: Turn, feed: TurnFeed, progress: Progress, finished: Finished) -> Outcome:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from json.encoder import encode_basestring as _encode_string
 from typing import Any, Final
 
-from miniclaw.gateway.protocol import encode_json, now
+from miniclaw.gateway.protocol import encode_json, new_id, now
 
-__all__ = ["SHUT_OUT", "EventBus", "LiveEvent", "LiveTurns", "Subscription", "TurnFeed"]
+__all__ = ["SHUT_OUT", "EventBus", "LiveEvent", "LiveTurns", "Subscription", "TurnFeed", "event_frame"]
 
 logger = logging.getLogger(__name__)
 
@@ -131,13 +131,26 @@ class LiveEvent:
         if len(data) == 1 and (text := data.get("text")) is not None:
             body = f'{{"text":{_encode_string(text)}}}'  # the shape of a delta, of which there are most
         else:
-            body = encode_json(data)
+            body = encode_json(data).decode()
         return (
             f'{{"msg_id":"{self.turn_id}.{self.attempt}.{self.seq}","msg_type":"event","source":"gateway",'
             f'"target":"{self.target}","payload":{{"name":"{self.name}","session_id":"{self.session_id}",'
             f'"turn_id":"{self.turn_id}","attempt":{self.attempt},"seq":{self.seq},"data":{body}}},'
             f'"timestamp":"{now()}"}}'
         )
+
+
+def event_frame(name: str, data: dict[str, Any], *, target: str, session_id: str) -> str:
+    """Such an event about a session as it goes over the wire."""
+    frame = {
+        "msg_id": new_id("evt"),
+        "msg_type": "event",
+        "source": "gateway",
+        "target": target,
+        "payload": {"name": name, "session_id": session_id, "data": data},
+        "timestamp": now(),
+    }
+    return encode_json(frame).decode()
 
 
 class TurnFeed:

@@ -67,7 +67,9 @@ def user_of(request: web.Request) -> str:
 
 def json_response(value: object, *, status: int = 200) -> web.Response:
     """A JSON answer."""
-    return web.Response(text=encode_json(value), status=status, content_type="application/json")
+    return web.Response(
+        body=encode_json(value), status=status, content_type="application/json", charset="utf-8"
+    )
 
 
 async def read_json(request: web.Request, model: type[BaseModel]) -> Any:

@@ -13,8 +13,10 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
+import orjson
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
@@ -309,7 +311,13 @@ def now() -> str:
 
 def format_time(seconds: float) -> str:
     """Seconds since the epoch as RFC 3339 in UTC with milliseconds."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    whole = int(seconds // 1)
+    return f"{_format_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+
+
+@lru_cache(maxsize=64)  # many frames are made within a second
+def _format_second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def event_message(
@@ -347,9 +355,13 @@ def _outbound(msg_type: MessageType, payload: Payload, target: str) -> GatewayMe
     )
 
 
-def encode_json(value: object) -> str:
-    """Compact JSON with readable Unicode, as all our frames are written; NaN and infinities become null."""
+def encode_json(value: object) -> bytes:
+    """Compact JSON with readable Unicode, as we write all of it; NaN and infinities become null."""
     try:
-        return to_json(value, inf_nan_mode="null").decode()
+        return orjson.dumps(value)
+    except TypeError:  # a number beyond 64 bits, a model, a key that is no text, a lone surrogate
+        pass
+    try:
+        return to_json(value, inf_nan_mode="null")
     except PydanticSerializationError:  # a lone surrogate
-        return plain_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        return plain_text(json.dumps(value, ensure_ascii=False, separators=(",", ":"))).encode()

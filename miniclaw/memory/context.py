@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -150,9 +152,13 @@ def project_instructions(workspace: Path, own: Path) -> str:
 
 
 def _instructions(directory: Path) -> str:
-    for path in (directory / name for name in FILES):
-        if path.is_file() and not path.is_symlink():
-            with path.open("rb") as file:
+    for path in (f"{directory}/{name}" for name in FILES):
+        try:
+            is_file = stat.S_ISREG(os.lstat(path).st_mode)
+        except OSError:
+            continue
+        if is_file:
+            with open(path, "rb") as file:
                 return file.read(MAX_FILE_BYTES).decode("utf-8", "replace").strip()
     return ""
 

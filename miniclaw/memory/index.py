@@ -28,6 +28,9 @@ T = TypeVar("T")
 MAX_FILE_BYTES: Final = 256 * 1024
 """A larger file is no memory record and is not read."""
 
+FEW: Final = 200
+"""Records that are looked through in less time than another thread needs to begin."""
+
 _NAME = re.compile(r"mem_[a-z0-9]{1,64}")
 _LEFTOVER = re.compile(r"\.mem_[a-z0-9]{1,64}\.md\.tmp")
 
@@ -48,6 +51,7 @@ class ScopeStore:
         self._parts = parts
         self._directory = root.joinpath(*parts)
         self._seen: dict[str, _Signature] = {}
+        self._is_read = False
         self._swept = False
         self.records: dict[str, MemoryRecord] = {}
         self.index = Ranking()
@@ -64,6 +68,11 @@ class ScopeStore:
         for memory_id, signature in found.items():
             if self._seen.get(memory_id) != signature:
                 self._read(memory_id, signature)
+        self._is_read = True
+
+    def is_quick(self) -> bool:
+        """Whether there are few records, and no file changed since the last `refresh()`."""
+        return self._is_read and len(self._seen) <= FEW and self._scan() == self._seen
 
     def write(self, record: MemoryRecord) -> None:
         """Store a record: the file has the old text or the new one, whatever happens meanwhile.
@@ -192,6 +201,15 @@ class LoadedScope:
     @property
     def is_idle(self) -> bool:
         return self.users == 0 and not self._working.locked()
+
+    def run_now(self, work: Callable[[ScopeStore], T]) -> tuple[T] | None:
+        """What `work` comes to, where that takes next to no time; `None` where it may take longer."""
+        if not self._working.acquire(blocking=False):
+            return None
+        try:
+            return (work(self.store),) if self.store.is_quick() else None
+        finally:
+            self._working.release()
 
     def run(self, work: Callable[[ScopeStore], T]) -> T:
         # A cancelled caller gives up its turn while its thread is still at work; the next one waits here.

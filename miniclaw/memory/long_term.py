@@ -138,7 +138,7 @@ class LongTermMemory:
             )
             return [MemorySearchResult(store.records[name], score) for name, score in found]
 
-        return await self._run(scope, work)
+        return await self._run(scope, work, reads=True)
 
     async def recall(
         self, scope: str, query: str, limit: int = 5, *, session_id: str = "", clear: float = 0.0
@@ -271,10 +271,11 @@ class LongTermMemory:
 
         return await self._run(scope, work)
 
-    async def _run(self, scope: str, work: Callable[[ScopeStore], T]) -> T:
+    async def _run(self, scope: str, work: Callable[[ScopeStore], T], *, reads: bool = False) -> T:
         with self._loaded(scope) as slot:
             async with slot.turn:
-                return await asyncio.to_thread(slot.run, work)
+                done = slot.run_now(work) if reads else None
+                return done[0] if done else await asyncio.to_thread(slot.run, work)
 
     @contextmanager
     def _loaded(self, scope: str) -> Iterator[LoadedScope]:

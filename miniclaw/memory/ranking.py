@@ -129,6 +129,8 @@ class Ranking:
             today: `YYYY-MM-DD`, for what is said relative to it, such as "yesterday".
             accept: whether a name may be among them.
         """
+        if not self._passages:
+            return []
         terms = list(dict.fromkeys(tokenize(query)))
         scores = self._scores(terms)
         whole = sum(self._weight(len(self._postings.get(term, ()))) for term in terms) or 1.0

@@ -15,8 +15,8 @@ ALIKE: Final = 1 / 3
 """The part of the shorter text's terms that two records about the same thing share at least."""
 LOOKED_AT: Final = 12
 """Records that are compared, the best of a search."""
-_SUBJECTS: Final = frozenset(tokenize("user users user's 用户"))
-"""What nearly every record begins with tells nothing."""
+_SUBJECTS: Final = frozenset({"user", "用", "户", "用户"})
+"""The terms of what nearly every record begins with (user, 用户): they tell nothing."""
 
 
 def store_record(store: ScopeStore, draft: MemoryRecord, *, is_named: bool) -> MemoryRecord:

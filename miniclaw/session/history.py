@@ -7,7 +7,7 @@ costs only what is new.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pydantic_core import from_json
@@ -25,6 +25,8 @@ INTERRUPTED: Final = (
 """The result that an unanswered call gets."""
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its text, about."""
+TOGETHER: Final = 500
+"""Messages that are counted as one text."""
 
 
 class _Group:
@@ -61,10 +63,8 @@ class HistoryView:
         self._messages: list[Message] = []
         self._costs: list[int | None] = []
         """Tokens of each message, counted when first needed."""
-        self._bound = 0
-        """Tokens that all messages together cannot exceed."""
         self._counted, self._total = 0, 0
-        """Messages from the first on that were counted, and their tokens."""
+        """Messages from the first on that were counted together, and what they cost at most."""
         self._open: _Group | None = None
         self._late: dict[str, list[int]] = {}
         """Ids of made-up results and their places in the view, until a newer call takes the id."""
@@ -90,15 +90,14 @@ class HistoryView:
     def tail(self, tokens: int) -> tuple[list[Message], int]:
         """The latest whole turns that fit, or the last turn alone if even that does not; and what they cost.
 
-        A message is counted once in its life, and not at all while the whole history is sure to fit.
+        Many messages are counted as one text, and each by itself only where not all fit.
         """
         missing = self._open.missing() if self._open is not None else []
         used = sum(map(message_tokens, missing))
-        if used + self._bound <= tokens:
-            return self._messages + missing, used + self._bound
-        for index in range(self._counted, len(self._messages)):
-            self._total += self._cost(index)
-        self._counted = len(self._messages)
+        while self._counted < len(self._messages) and used + self._total <= tokens:
+            piece = self._messages[self._counted : self._counted + TOGETHER]
+            self._total += _together(piece)
+            self._counted += len(piece)
         if used + self._total <= tokens:
             return self._messages + missing, used + self._total
         start, kept = 0, None
@@ -121,7 +120,6 @@ class HistoryView:
     def _append(self, message: Message) -> None:
         self._messages.append(message)
         self._costs.append(None)
-        self._bound += _most_tokens(message)
 
     def _take_assistant(self, message: Message) -> None:
         calls = _sound_calls(message.get("tool_calls"))
@@ -157,10 +155,9 @@ class HistoryView:
                 "tool_call_id": self._messages[place]["tool_call_id"],
                 "content": _as_text(message.get("content")),
             }
-            if place < self._counted:
-                self._counted, self._total = 0, 0  # each is counted already, but for this one
             self._costs[place] = None
-            self._bound += _most_tokens(self._messages[place])
+            if place < self._counted:
+                self._total += _together([self._messages[place]])
 
     def _close(self) -> None:
         """Answer the calls of the open message that nobody answered."""
@@ -196,19 +193,20 @@ def parse_arguments(raw: object) -> dict[str, Any] | None:
 
 def message_tokens(message: Message) -> int:
     """An estimate of what a message costs; the thoughts of one with calls go back to some servers."""
+    return MESSAGE_TOKENS + estimate_tokens(_counted_text(message))
+
+
+def _together(messages: Sequence[Message]) -> int:
+    """What messages cost, counted as one text: as much as one by one, or a little more."""
+    # Each is rounded up by itself, and is one token at least.
+    return (MESSAGE_TOKENS + 1) * len(messages) + estimate_tokens("\n".join(map(_counted_text, messages)))
+
+
+def _counted_text(message: Message) -> str:
     text = _text_in(message, "content")
     if calls := message.get("tool_calls"):
         text += json.dumps(calls, ensure_ascii=False) + _text_in(message, "reasoning_content")
-    return MESSAGE_TOKENS + estimate_tokens(text)
-
-
-def _most_tokens(message: Message) -> int:
-    """What a message cannot exceed: one token a character, two where there may be emoji."""
-    text = _text_in(message, "content")
-    hidden = len(_text_in(message, "reasoning_content"))
-    if message.get("tool_calls"):
-        hidden += len(str(message["tool_calls"]))
-    return MESSAGE_TOKENS + (len(text) if text.isascii() else 2 * len(text)) + 2 * hidden
+    return text
 
 
 def _text_in(message: Message, key: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sqlite3
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from pydantic_core import from_json
 
 from miniclaw.db import Database
 from miniclaw.errors import StaleFence, StorageError
+from miniclaw.gateway.protocol import encode_json
 from miniclaw.session.models import Entry, Session
 from miniclaw.session.storage import SessionStorage
 
@@ -56,7 +56,7 @@ def insert_session(connection: sqlite3.Connection, session: Session) -> None:
             session.thread,
             session.created_at,
             session.updated_at,
-            json.dumps(session.metadata, ensure_ascii=False),
+            encode_json(session.metadata).decode(),
         ),
     )
 
@@ -68,7 +68,7 @@ def append_entries(connection: sqlite3.Connection, session_id: str, entries: Seq
     ).fetchone()
     position = 0 if row[0] is None else row[0] + 1
     for entry in entries:
-        body = json.dumps(entry.body(), ensure_ascii=False, separators=(",", ":"))
+        body = encode_json(entry.body()).decode()
         cursor = connection.execute(
             "INSERT INTO entries VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (session_id, position, entry.turn_id, entry.step, body),

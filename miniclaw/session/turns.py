@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from typing import Any, Final
 from miniclaw.config import Clock
 from miniclaw.db import Database
 from miniclaw.errors import ProtocolError
-from miniclaw.gateway.protocol import Inbound, new_id
+from miniclaw.gateway.protocol import Inbound, encode_json, new_id
 from miniclaw.identity import Identities
 from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage
 from miniclaw.session.once import dedupe_key
@@ -65,14 +64,13 @@ class TurnStore:
 
         def operation(connection: sqlite3.Connection) -> tuple[int, int] | None:
             check_fence(connection, fence)
-            changed = connection.execute(
+            row = connection.execute(
                 "UPDATE turns SET state = 'running', attempt = attempt + 1, tries = tries + 1 "
-                "WHERE turn_id = ? AND state IN ('waiting', 'running') AND cancel_requested = 0",
+                "WHERE turn_id = ? AND state IN ('waiting', 'running') AND cancel_requested = 0 "
+                "RETURNING attempt, tries",
                 (turn.turn_id,),
-            ).rowcount
-            query = "SELECT attempt, tries FROM turns WHERE turn_id = ?"
-            row = connection.execute(query, (turn.turn_id,)).fetchone()
-            return (int(row[0]), int(row[1])) if changed else None
+            ).fetchone()
+            return (int(row[0]), int(row[1])) if row else None
 
         counts = await self._db.write(operation)
         return None if counts is None else replace(turn, attempt=counts[0], tries=counts[1], state="running")
@@ -124,7 +122,7 @@ class TurnStore:
             append_entries(connection, turn.session_id, entries)
             connection.execute(
                 "UPDATE turns SET state = ?, outcome = ?, ended_at = ? WHERE turn_id = ?",
-                (state, json.dumps(outcome, ensure_ascii=False), moment, turn.turn_id),
+                (state, encode_json(outcome).decode(), moment, turn.turn_id),
             )
             touched = (moment, turn.session_id)
             connection.execute("UPDATE sessions SET updated_at = ? WHERE session_id = ?", touched)
@@ -222,7 +220,7 @@ class TurnStore:
         cursor = connection.execute(
             "INSERT INTO turns (turn_id, session_id, user_id, channel, message, state, created_at) "
             "VALUES (?, ?, ?, ?, ?, 'waiting', ?)",
-            (turn_id, session_id, user_id, inbound.channel, json.dumps(message, ensure_ascii=False), moment),
+            (turn_id, session_id, user_id, inbound.channel, encode_json(message).decode(), moment),
         )
         connection.executemany(
             # A key that is there is that of a command with the same id, which has a result and no turn.

@@ -68,7 +68,8 @@ class SkillLoader:
         known: dict[Path, tuple[Signature, Skill | SkillFinding]] = {}
         for directory in directories:
             here: dict[str, Path] = {}
-            for path, signature in _files(directory).items():
+            for name, signature in _files(directory).items():
+                path = Path(name)
                 before = self._known.get(path)
                 result = before[1] if before and before[0] == signature else _read(path)
                 known[path] = signature, result
@@ -83,26 +84,26 @@ class SkillLoader:
         self._known = known
         return loaded
 
-    def scan(self, directories: Iterable[Path]) -> list[tuple[Path, Signature]]:
+    def scan(self, directories: Iterable[Path]) -> list[tuple[str, Signature]]:
         """What tells whether a new load could give something else; opens no file."""
         return [item for directory in directories for item in _files(directory).items()]
 
 
-def _files(directory: Path) -> dict[Path, Signature]:
-    """The skill files of a directory, in order of their names."""
-    found: dict[Path, Signature] = {}
+def _files(directory: Path) -> dict[str, Signature]:
+    """The skill files of a directory, in order of their names; as texts, since this is done at each turn."""
+    found: dict[str, Signature] = {}
     try:
         names = sorted(os.listdir(directory))
     except FileNotFoundError:
         return found
     except OSError:
-        return {directory: (0, 0, 0)}  # reading it gives the finding
+        return {str(directory): (0, 0, 0)}  # reading it gives the finding
     for name in names:
         if name.startswith("."):
             continue
-        path = directory / name if name.endswith(".md") else directory / name / STANDARD_FILE
+        path = f"{directory}/{name}" if name.endswith(".md") else f"{directory}/{name}/{STANDARD_FILE}"
         try:
-            status = path.stat()
+            status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:

@@ -63,7 +63,7 @@ class SkillManager:
         self._env = frozenset(env)
         self._loader = SkillLoader()
         self._registered: dict[str, Skill] = {}
-        self._scanned: list[tuple[Path, Signature]] | None = None
+        self._scanned: list[tuple[str, Signature]] | None = None
         self._skills: dict[str, Skill] = {}
         self._findings: tuple[SkillFinding, ...] = ()
         self.reload_if_changed()
@@ -112,7 +112,7 @@ class SkillManager:
         return "; ".join(what for _, what in self._lacks(skill))
 
     def _lacks(self, skill: Skill) -> Iterator[tuple[str, str]]:
-        known = skill.required_tools if self._tools is None else self._tools()
+        known = self._tools() if skill.required_tools and self._tools is not None else skill.required_tools
         for name in skill.required_tools:
             if name not in known:
                 yield "required_tools", f"there is no tool `{name}`, which the skill requires"
@@ -155,24 +155,27 @@ class SkillManager:
         """`active` without that skill."""
         return frozenset(active) - {name}
 
-    def match(self, text: str) -> list[tuple[Skill, str]]:
+    def match(self, text: str, *, with_descriptions: bool = True) -> list[tuple[Skill, str]]:
         """The skills that a text suggests, the surest first, each with the reason.
 
         A trigger or a tag must stand in the text, as a word where it is written in Latin letters; a
         description must share several words. A skill with the trigger `manual` is never suggested.
         """
         folded = fold(text[:MATCHED_CHARS])
-        terms = frozenset(term for term in tokenize(folded) if len(term) > 1)
         found: list[tuple[int, Skill, str]] = []
         for skill in self._usable():
             if skill.trigger == "manual":
                 continue
-            shared = terms & _terms(skill.description)
             if word := _first_in(skill.trigger, folded):
                 found.append((0, skill, f"trigger `{word}`"))
-            elif word := _first_in(skill.tags, folded):
+                continue
+            if word := _first_in(skill.tags, folded):
                 found.append((1, skill, f"tag `{word}`"))
-            elif _weight(shared) >= ENOUGH_SHARED:
+                continue
+            if not with_descriptions:
+                continue
+            shared = _terms(folded) & _terms(skill.description)
+            if _weight(shared) >= ENOUGH_SHARED:
                 named = ", ".join(f"`{term}`" for term in sorted(shared)[:5])
                 found.append((2, skill, f"description shares {named}"))
         return [(skill, reason) for _, skill, reason in sorted(found, key=lambda item: item[0])]
@@ -194,7 +197,7 @@ class SkillManager:
 
     def hint(self, text: str, active: Collection[str] = ()) -> str:
         """What the prompt says of skills that a message suggests by a trigger or tag; empty for none."""
-        found = [s.name for s, why in self.match(text) if why[0] == "t" and s.name not in active]
+        found = [s.name for s, _ in self.match(text, with_descriptions=False) if s.name not in active]
         return _HINT.format(" or ".join(f"`{name}`" for name in found[:MOST_HINTS])) if found else ""
 
     def list(self) -> list[Skill]:

@@ -148,7 +148,7 @@ class GenericPlatform:
         if target.url is None or not self._is_allowed(target.url):
             raise DeliveryError("the reply's host is not in channels.generic.reply_hosts", permanent=True)
         payload = {"text": text, "turn_id": key.rpartition(".")[0], "session": target.thread}
-        body = encode_json({**payload, "possibly_repeated": True} if repeat else payload).encode()
+        body = encode_json({**payload, "possibly_repeated": True} if repeat else payload)
         timestamp = str(math.floor(self._clock()))
         headers = {
             "Content-Type": "application/json",
