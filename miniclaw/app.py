@@ -201,7 +201,9 @@ class MiniClaw:
         self.router.register(MessageType.TEXT, self.ingress.accept)
         self.router.register(MessageType.COMMAND, self.commands.handle)
         delivery = self.settings.delivery
-        self.replies = LiveReplies(self.bus, core.turns, core.outbox, self._push, clock=self._clock)
+        self.replies = LiveReplies(
+            self.bus, core.turns, core.outbox, self._push, seconds=delivery.timeout, clock=self._clock
+        )
         self.dispatcher = Dispatcher(
             core.outbox, self._push, self.bus, delivery, clock=self._clock, settled=self.replies.settled
         )

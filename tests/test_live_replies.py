@@ -106,7 +106,9 @@ class Desk:
         accepted = await self.turns.accept(inbound, lambda session_id: None)
         turn = self.turns.get(accepted.turn_id)
         assert turn is not None
-        replies = LiveReplies(self.bus, self.turns, self.outbox, {"push": channel}, clock=self.clock)
+        replies = LiveReplies(
+            self.bus, self.turns, self.outbox, {"push": channel}, seconds=GUARD, clock=self.clock
+        )
         replies.start()
         feed = TurnFeed(
             self.bus, session_id=turn.session_id, turn_id=turn.turn_id, attempt=attempt, channel="push"
@@ -211,7 +213,7 @@ async def test_a_resumed_turn_goes_on_in_the_message_that_is_there(desk: Desk) -
     await replies.stop()
     await desk.outbox.keep_stream(f"{turn.turn_id}.0", "h1")
     second = Streaming(desk.outbox, desk.database)
-    again = LiveReplies(desk.bus, desk.turns, desk.outbox, {"push": second}, clock=desk.clock)
+    again = LiveReplies(desk.bus, desk.turns, desk.outbox, {"push": second}, seconds=GUARD, clock=desk.clock)
     again.start()
     feed = TurnFeed(desk.bus, session_id=turn.session_id, turn_id=turn.turn_id, attempt=2, channel="push")
     feed.emit("turn.started", {"text": "x"})

@@ -25,11 +25,18 @@ __all__ = ["LiveReplies", "question_text"]
 logger = logging.getLogger(__name__)
 
 CALL_SECONDS: Final = 10.0
-"""How long a platform may take for one update; a later one carries the same text and more."""
+"""How long a platform may take for one update; a later one carries the same text and more.
+
+Not for the first text: where that is given up, its message may be there, and the answer is seen twice.
+"""
 
 
 class LiveReplies:
-    """Follows the turns of push channels that can show more than a final answer."""
+    """Follows the turns of push channels that can show more than a final answer.
+
+    Args:
+        seconds: how long a platform may take to show the first text, as long as for a whole answer.
+    """
 
     def __init__(
         self,
@@ -38,11 +45,13 @@ class LiveReplies:
         outbox: Outbox,
         channels: Mapping[str, Delivers],
         *,
+        seconds: float,
         clock: Clock,
     ) -> None:
         self._turns = turns
         self._outbox = outbox
         self._channels = channels
+        self._seconds = seconds
         self._clock = clock
         self._bus = bus
         self._replies: dict[str, _Reply] = {}
@@ -89,7 +98,7 @@ class LiveReplies:
             return None
         if turn.message["msg_type"] != "text" or isinstance(channel, Pulled):
             return None
-        reply = _Reply(turn, channel, self._outbox, clock=self._clock)
+        reply = _Reply(turn, channel, self._outbox, seconds=self._seconds, clock=self._clock)
         self._replies[turn_id] = reply
         reply.task.add_done_callback(lambda _: self._replies.pop(turn_id, None))
         return reply
@@ -98,10 +107,13 @@ class LiveReplies:
 class _Reply:
     """One turn's visible progress: the newest state counts, so nothing queues up."""
 
-    def __init__(self, turn: Turn, channel: Delivers, outbox: Outbox, *, clock: Clock) -> None:
+    def __init__(
+        self, turn: Turn, channel: Delivers, outbox: Outbox, *, seconds: float, clock: Clock
+    ) -> None:
         self._turn = turn
         self._channel = channel
         self._outbox = outbox
+        self._seconds = seconds
         self._clock = clock
         self._target = ReplyTarget.model_validate(turn.message["reply_to"])
         self._text = ""
@@ -171,7 +183,7 @@ class _Reply:
             self._handle, self._shown = (known.handle if known else None), " "
             return self._handle is not None
         try:
-            async with asyncio.timeout(CALL_SECONDS):
+            async with asyncio.timeout(self._seconds):
                 self._handle = await channel.begin_stream(self._target, text, key=row.key)
         except (DeliveryError, TimeoutError) as error:
             logger.warning("turn %s is not streamed: %s", row.turn_id, error or "no answer in time")
