@@ -110,15 +110,35 @@ async def test_an_orphaned_result_at_the_end_of_a_long_log_costs_no_question(tmp
 
 
 async def test_the_stored_log_only_grows_however_small_the_models_window_is(tmp_path: Path) -> None:
-    """AstrBotDevs/AstrBot#8972: the trimmed history was written over the whole one."""
-    async with FakeModel() as model, asking(tmp_path, model, {"context.max_tokens": 600}) as claw:
+    """AstrBotDevs/AstrBot#8972: the trimmed history was written over the whole one, in a long task with tools too."""
+    lengths: list[int] = []
+    result = "word " * 150
+
+    def script(messages: list[Message], number: int) -> Reply:
+        is_task, done = last_user(messages) == "task", [m for m in messages if m["role"] == "tool"]
+        return {"calls": [("zap", {"at": str(number)})]} if is_task and len(done) < 8 else {"text": "ok"}
+
+    async with FakeModel(script) as model, asking(tmp_path, model, {"context.max_tokens": 900}) as claw:
         session_id = (await claw.sessions.get_or_create("owner", "library")).session_id
-        texts = [f"{number} " + "word " * 100 for number in range(8)]
+
+        async def work() -> str:
+            stored = await claw.sessions.storage.load(session_id)
+            lengths.append(len(stored.messages) if stored else 0)
+            return result
+
+        claw.registry.register(Zap("read", work))
+        texts = [f"{number} " + "word " * 100 for number in range(4)]
         for number, text in enumerate(texts, 1):
             await say(claw, text, session_id=session_id)
             assert len(await log_of(claw, session_id)) == 2 * number
-        assert len(users(model.requests[-1]["messages"])) < len(texts), "nothing had to be left out"
-        assert users([entry.message for entry in await log_of(claw, session_id)]) == texts
+        await say(claw, "task", session_id=session_id)
+        sent = model.requests[-1]["messages"]
+        assert users(sent) == ["task"], "nothing had to be left out"
+        assert sent[3]["content"] != result, "nothing had to be shortened"
+        log = [entry.message for entry in await log_of(claw, session_id)]
+    assert users(log) == [*texts, "task"]
+    assert lengths == list(range(10, 26, 2)), "a call and a result more at each step"
+    assert [m["content"] for m in log if m["role"] == "tool"] == [result] * 8
 
 
 async def test_a_message_without_content_can_be_listed_searched_and_exported(tmp_path: Path) -> None:
@@ -160,6 +180,37 @@ async def test_one_corrupt_session_silences_no_other_and_not_even_itself(
         async with raw(claw) as client:
             assert len((await client.command("sessions"))["sessions"]) == 2
     assert f"turn {left.turn_id} " in caplog.text
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        "Invalid parameter: messages with role 'tool' must be a response to a preceding message with 'tool_calls'.",
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each id.",
+        "No endpoints found that support tool use with this content.",
+        "reasoning_content is missing in assistant tool call message at index 2; 'stream_options' is not supported",
+    ],
+)
+async def test_a_session_whose_history_the_model_refuses_takes_neither_model_nor_tools_from_the_others(
+    tmp_path: Path, refusal: str
+) -> None:
+    """openclaw/openclaw#15037: the refusals of one session put the model out of use for all channels."""
+
+    def script(messages: list[Message], number: int) -> Reply:
+        is_bad = last_user(messages) == "bad"
+        return {"status": 400, "message": refusal} if is_bad else {"text": "fine"}
+
+    async with FakeModel(script) as model, FakeModel() as other:
+        fallback = {"model.fallback": [{"base_url": other.url, "api_key": "x", "name": "other"}]}
+        async with asking(tmp_path, model, fallback) as claw:
+            assert await say(claw, "good") == "fine"
+            for _ in range(3):
+                ended = await outcome(claw, (await send(claw, "bad")).turn_id)
+                assert ended["name"] == "turn.failed"
+            assert await say(claw, "good") == "fine"
+        first, last = model.requests[0], model.requests[-1]
+        assert {**first, "messages": []} == {**last, "messages": []} and first["tools"]
+        assert other.requests == []
 
 
 # --- identity of sessions ---------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import random
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -180,13 +180,15 @@ class OpenAIProvider:
             except (OpenAIError, ModelError, httpx2.HTTPError, httpx2.InvalidURL) as error:
                 failure, report = self._failure(error)
                 if not is_shown and failure.kind in TEACHING and changes < MOST_CHANGES:
-                    if change := quirks.learn(report, request.body):
-                        changes += 1
-                        logger.warning("model %s refused a request; from now on: %s", self._model, change)
+                    if change := (trial := quirks.copy()).learn(report, request.body):
+                        quirks, changes = trial, changes + 1
+                        logger.warning("model %s refused a request, so now with: %s", self._model, change)
                         continue
                 if is_shown or not await patience.wait(failure):
                     raise await self._with_models(failure) from error
             else:
+                if changes:  # only now: the refusals of a request that never succeeds are its own
+                    self._quirks[self._model] = quirks
                 yield LLMChunk(response=self._checked(response, request, quirks))
                 return
 
@@ -293,9 +295,7 @@ def _tls() -> ssl.SSLContext:
 
 async def _drain(data: AsyncIterator[bytes]) -> None:
     """Read what is behind the end of an answer, which is nothing but the end of its body."""
-    try:
+    with suppress(TimeoutError):  # the connection is closed instead of kept
         async with asyncio.timeout(DRAIN_SECONDS):
             async for _ in data:
                 pass
-    except TimeoutError:
-        pass  # the connection is closed instead of kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -47,6 +48,10 @@ class Quirks:
     data: bool = True
     """Whether what only this server understands goes back to it."""
     _tried: set[str] = field(default_factory=set)
+
+    def copy(self) -> Quirks:
+        """One that can learn without this one."""
+        return deepcopy(self)
 
     def learn(self, report: Report, body: Mapping[str, Any]) -> str:
         """Change what a refusal of `body` names; returns what was changed, empty when nothing was.
