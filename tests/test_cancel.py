@@ -21,9 +21,9 @@ from miniclaw.session.history import INTERRUPTED
 from miniclaw.tools import tool
 from miniclaw.tools.base import ToolResult
 from miniclaw.tools.builtins.run_command_tool import run_command_tool
-from tests.support.agent import Zap, eventually, log_of, outcome, say, send, zap
+from tests.support.agent import Zap, eventually, log_of, outcome, result_in, say, send, zap
 from tests.support.claw import running_claw
-from tests.support.model import FakeModel, Message, Reply
+from tests.support.model import FakeModel, Message, Reply, illegal
 
 DONE = LLMResponse(text="done")
 
@@ -53,7 +53,10 @@ async def cancelled(claw: MiniClaw, turn_id: str | None) -> dict[str, Any]:
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for the child in /proc")
 async def test_a_cancel_ends_the_program_that_a_tool_runs(tmp_path: Path) -> None:
-    """HKUDS/nanobot#2765 and #1762: `/stop` left the shell's child running, or could not interrupt at all."""
+    """HKUDS/nanobot#2765 and #1762: `/stop` left the shell's child running, or could not interrupt at all.
+
+    openclaw/openclaw#9958: after that no request of the session was legal any more.
+    """
     seconds = "98765.4321"
     call = ToolCall.of("c1", "run_command", {"command": ["sleep", seconds]})
     rule = {"tool": "run_command", "arguments": {"command": f'["sleep", "{seconds}"]'}, "action": "allow"}
@@ -66,6 +69,7 @@ async def test_a_cancel_ends_the_program_that_a_tool_runs(tmp_path: Path) -> Non
         await cancelled(claw, receipt.turn_id)
         assert process_of(seconds) == []
         assert await say(claw, session_id=receipt.session_id) == "done"
+        assert illegal(provider.requests[-1]) is None and result_in(provider.requests[-1]) == INTERRUPTED
 
 
 async def test_a_cancel_closes_the_models_stream(tmp_path: Path) -> None:

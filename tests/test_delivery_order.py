@@ -279,6 +279,7 @@ async def test_a_wait_without_end_is_given_up_and_does_not_hold_up_what_comes_af
         await eventually(lambda: post.states() == {"t1.0": "dead"})
         await post.put(2, "a")
         await eventually(lambda: post.states() == {"t1.0": "dead", "t2.0": "sent"})
+    assert platform.tries["a"] == [("t1.0", False), ("t2.0", False)]
 
 
 async def test_an_answer_that_comes_after_a_stop_is_left_for_the_next_start(tmp_path: Path) -> None:

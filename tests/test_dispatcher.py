@@ -175,8 +175,10 @@ async def test_a_conversation_that_hangs_holds_up_no_other(tmp_path: Path) -> No
     rows = (row("a", 1), row("x", 2, conversation="d"))
     async with post_office(tmp_path, Platform(a=[go.wait]), *rows) as post:
         await eventually(lambda: post.states() == {"a": "sending", "x": "sent"})
+        assert post.platform.taken == ["x"]
         go.set()
         await post.all_are("sent")
+    assert post.platform.taken == ["x", "a"]
 
 
 async def test_an_answer_that_comes_while_the_last_one_is_sent_is_sent_too(tmp_path: Path) -> None:

@@ -148,8 +148,8 @@ async def test_a_cancel_at_every_moment_from_receipt_to_end_gives_exactly_one_en
 @pytest.mark.parametrize("apart", [0, 1, 2])
 async def test_two_cancels_at_any_moments_give_exactly_one_end(tmp_path: Path, kind: str, apart: int) -> None:
     async with cancelling(tmp_path, kind) as cancels:
-        for moment in range(0, 30, 2 if apart else 1):
-            await cancels.run(moment, apart)
+        ends = {await cancels.run(moment, apart) for moment in range(0, 30, 2 if apart else 1)}
+    assert "turn.cancelled" in ends and ends <= {"turn.cancelled", "turn.finished"}
 
 
 @pytest.mark.parametrize("wait", range(6))

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +42,20 @@ async def test_messages_of_one_session_on_all_ways_in_at_once_run_one_at_a_time_
         await go.wait()
         return echo(messages, number)
 
-    async with FakeModel(script) as model, asking(tmp_path, model, web=True) as claw:
-        session_id = (await claw.sessions.get_or_create("owner", "web")).session_id
-        texts = [f"{way} {number}" for number in range(3) for way in ("socket", "http", "library")]
+    hook = {"channels.generic.secret": SECRET, "channels.generic.user": "owner"}
+    async with FakeModel(script) as model, asking(tmp_path, model, hook, web=True) as claw:
+
+        async def by_hook(text: str) -> str:
+            async with aiohttp.ClientSession() as http:
+                url = api(claw, "").replace("/api/", "/webhooks/in")
+                ids = (await post(http, url, {"text": text, "session": "ops"}, message_id=text))[1]
+            return str((await outcome(claw, ids["turn_id"]))["data"]["text"])
+
+        first = asyncio.create_task(by_hook("first"))
+        await eventually(lambda: model.requests)
+        [session] = await claw.sessions.list("owner")
+        session_id = session.session_id
+        texts = [f"{way} {number}" for number in range(3) for way in ("socket", "http", "library", "hook")]
 
         async def by_socket(text: str) -> str:
             async with raw(claw) as client:
@@ -60,9 +73,7 @@ async def test_messages_of_one_session_on_all_ways_in_at_once_run_one_at_a_time_
             events = [event async for event in claw.ask(text, session_id=session_id)]
             return str(events[-1]["data"]["text"])
 
-        first = asyncio.create_task(by_library("first"))
-        await eventually(lambda: model.requests)
-        ways = itertools.cycle((by_socket, by_http, by_library))
+        ways = itertools.cycle((by_socket, by_http, by_library, by_hook))
         asked = asyncio.gather(first, *(way(text) for way, text in zip(ways, texts, strict=False)))
         await eventually(lambda: claw.mailbox.load == {"running": 1, "waiting": len(texts)})
         assert len(model.requests) == 1
@@ -73,6 +84,36 @@ async def test_messages_of_one_session_on_all_ways_in_at_once_run_one_at_a_time_
         said = [entry.message["content"] for entry in await log_of(claw, session_id)]
     assert sorted(said[::2]) == sorted(texts)
     assert said[1::2] == [f"echo: {text}" for text in said[::2]]
+
+
+def spoken_of(frames: list[Any]) -> set[int]:
+    """The sockets whose texts are in there."""
+    return set(map(int, re.findall(r"<(\d+)\.", json.dumps(frames))))
+
+
+async def test_of_many_sockets_with_many_messages_at_once_none_is_told_what_was_said_to_another(
+    tmp_path: Path,
+) -> None:
+    """langbot-app/LangBot#2286: replies came out of other conversations' sockets."""
+    async with FakeModel() as model, asking(tmp_path, model) as claw:
+        tokens = [TOKEN, await claw.identities.add("ann"), await claw.identities.add("bob")]
+
+        async def talk(number: int) -> None:
+            async with raw(claw, tokens[number % len(tokens)]) as client:
+                session_id = (await client.command("new"))["session_id"]
+                said = [f"<{number}.{again}>" for again in range(4)]
+                for text in said:
+                    await client.send("text", {"text": text, "session_id": session_id})
+                ended = [await client.end() for _ in said]
+                assert [end["data"]["text"] for end in ended] == [f"echo: {text}" for text in said]
+                others = [f for f in client.frames if f["payload"].get("name") != "session.updated"]
+                assert spoken_of(others) == {number}
+                # The titles of a user's other sessions are for the list of sessions.
+                assert {one % len(tokens) for one in spoken_of(client.frames)} == {number % len(tokens)}
+
+        await asyncio.gather(*(talk(number) for number in range(9)))
+    assert len(model.requests) == 36
+    assert all(len(spoken_of(users(request["messages"]))) == 1 for request in model.requests)
 
 
 async def test_messages_beyond_the_queue_are_refused_aloud_and_taken_in_order_when_they_come_again(

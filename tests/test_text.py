@@ -280,5 +280,16 @@ def test_broken_front_matter_is_named_with_its_line(text: str, line: int, reason
 
 
 @given(st.text())
+@example("a: b")
+@example("a: b\n---\nbody")
 def test_any_text_is_parsed_or_refused(text: str) -> None:
-    parse_front_matter("---\n" + text + "\n---\n")
+    """What is taken apart can be put together again; what is refused is so at a line of the file."""
+    file = "---\n" + text + "\n---\n"
+    found = parse_front_matter(file)
+    if isinstance(found, FrontMatter):
+        head = f"---\n{found.head}"
+        assert file.startswith(head) and file.endswith(found.body)
+        assert file[len(head) : len(file) - len(found.body)].strip() == "---"
+        assert all(isinstance(key, str) for key in found.fields)
+    else:
+        assert 1 <= found.line <= len(file.splitlines()) + 1 and found.reason

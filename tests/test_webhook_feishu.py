@@ -895,7 +895,10 @@ def test_with_an_encrypt_key_alone_the_signature_is_the_check() -> None:
     app = platform_of(verification_token=None)
     event = message("hi")
     event["header"]["token"] = "any"
-    app.verify(request(event, app=app))
+    signed_event = request(event, app=app)
+    app.verify(signed_event)
+    assert isinstance(app.parse(signed_event), Inbound)
+    assert refusal(raw_request(signed_event.body, signed(b"another body")), app) == "unauthorized"
 
 
 @pytest.mark.parametrize(

@@ -180,9 +180,20 @@ async def test_a_message_that_comes_again_has_the_same_stream_also_after_a_resta
 
 
 async def test_two_messages_at_once_are_answered_each_in_its_own_stream(tmp_path: Path) -> None:
-    async with chat(tmp_path, [echo, echo]) as one:
-        first, second = await one.say("a"), await one.say("b")
-        assert [await one.finish(second), await one.finish(first)] == ["echo: b", "echo: a"]
+    """openclaw/openclaw#94678: of two messages within seconds both streams stayed open for ever."""
+    talk = DictatedProvider()
+    async with chat(tmp_path, talk) as one:
+        first = await one.say("a")
+        talk.say("to a")
+        await one.until(first["id"], "to a")
+        second = await one.say("b")
+        for stream, text in ((first, "to a"), (second, "")):
+            assert await one.poll(stream["id"]) == {"id": stream["id"], "finish": False, "content": text}
+        talk.end(", done")
+        assert await one.finish(first) == "to a, done"
+        assert not (await one.poll(second["id"]))["finish"]
+        talk.end("to b")
+        assert [await one.finish(second), await one.finish(first)] == ["to b", "to a, done"]
 
 
 async def test_an_answer_that_takes_longer_than_wecom_asks_is_sent_afterwards_once(tmp_path: Path) -> None:
