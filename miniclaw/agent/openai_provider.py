@@ -255,8 +255,8 @@ class OpenAIProvider:
                 names = await self.models()
         except (ModelError, TimeoutError):
             return failure
-        if names:
-            failure.args = (f"{str(failure).rstrip('.')}. It has: {', '.join(names[:8])}.",)
+        has = f" It has: {', '.join(names[:8])}." if names else ""
+        failure.args = (f"{str(failure).rstrip('.')}.{has}",)
         return failure
 
     def _checked(self, response: LLMResponse, request: _Request, quirks: Quirks) -> LLMResponse:

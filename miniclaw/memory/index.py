@@ -194,7 +194,7 @@ class LoadedScope:
 
     def __init__(self, store: ScopeStore) -> None:
         self.store = store
-        self.turn = asyncio.Lock()
+        self._turn = asyncio.Lock()
         self.users = 0
         self._working = threading.Lock()
 
@@ -202,16 +202,18 @@ class LoadedScope:
     def is_idle(self) -> bool:
         return self.users == 0 and not self._working.locked()
 
-    def run_now(self, work: Callable[[ScopeStore], T]) -> tuple[T] | None:
-        """What `work` comes to, where that takes next to no time; `None` where it may take longer."""
-        if not self._working.acquire(blocking=False):
-            return None
-        try:
-            return (work(self.store),) if self.store.is_quick() else None
-        finally:
-            self._working.release()
+    async def do(self, work: Callable[[ScopeStore], T], *, reads: bool) -> T:
+        """What `work` comes to; in a thread, unless it only reads and that takes next to no time."""
+        async with self._turn:
+            if reads and self._working.acquire(blocking=False):
+                try:
+                    if self.store.is_quick():
+                        return work(self.store)
+                finally:
+                    self._working.release()
+            return await asyncio.to_thread(self._run, work)
 
-    def run(self, work: Callable[[ScopeStore], T]) -> T:
+    def _run(self, work: Callable[[ScopeStore], T]) -> T:
         # A cancelled caller gives up its turn while its thread is still at work; the next one waits here.
         with self._working:
             self.store.refresh()

@@ -5,7 +5,6 @@ Owns who may see what, and one writer a scope. Does not know prompts, sessions o
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -273,9 +272,7 @@ class LongTermMemory:
 
     async def _run(self, scope: str, work: Callable[[ScopeStore], T], *, reads: bool = False) -> T:
         with self._loaded(scope) as slot:
-            async with slot.turn:
-                done = slot.run_now(work) if reads else None
-                return done[0] if done else await asyncio.to_thread(slot.run, work)
+            return await slot.do(work, reads=reads)
 
     @contextmanager
     def _loaded(self, scope: str) -> Iterator[LoadedScope]:
