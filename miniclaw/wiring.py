@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Collection, Iterable
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 
 from miniclaw.agent.approval import ApprovalDesk
+from miniclaw.agent.calls import may_clear
 from miniclaw.agent.core import Core
 from miniclaw.agent.delegate import DelegateTool
 from miniclaw.agent.providers import LLMProvider
@@ -85,7 +86,7 @@ def build_core(
         once=OnceOnly(db, clock=clock),
         usage=UsageLedger(db, settings.prices, clock=clock),
         traces=traces,
-        window=ShortTermMemory(settings.context.max_tokens),
+        window=ShortTermMemory(settings.context.max_tokens, may_clear=partial(may_clear, registry)),
         desk=ApprovalDesk(db, settings.approval, is_admin=identities.is_admin, clock=clock),
         memory=memory,
         skills=skills,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from miniclaw import failpoints
+from miniclaw.agent.arguments import parse_call
 from miniclaw.agent.budget import Budget, Stop
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.trace import TurnTrace
@@ -19,7 +20,7 @@ from miniclaw.gateway.protocol import new_id
 from miniclaw.tools.base import Risk, Tool, ToolBox, ToolResult
 from miniclaw.tools.context import ToolContext
 
-__all__ = ["CallRunner", "ToolFinished", "ToolGate", "ToolStarted", "Transcript"]
+__all__ = ["CallRunner", "ToolFinished", "ToolGate", "ToolStarted", "Transcript", "may_clear", "risk_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -152,7 +153,7 @@ class CallRunner:
         self._written.clear()
         group: list[ToolCall] = []
         for call in calls:
-            if self._risk(call) == "read":
+            if risk_of(self._toolbox, call) == "read":
                 group.append(call)
                 continue
             async for event in self._run_group(group):
@@ -206,7 +207,7 @@ class CallRunner:
             return ToolResult.failure(BAD_ARGUMENTS)
         if tool is None:
             return await self._toolbox.execute(call.name, call.arguments, self._context)  # says what there is
-        risk, key = self._risk(call), fingerprint(call)
+        risk, key = risk_of(self._toolbox, call), fingerprint(call)
         if risk == "write" and key in self._written:
             return self._written[key]
         refusal = await self._gate.admit(call, risk)
@@ -246,12 +247,22 @@ class CallRunner:
             raise
         return task.result()
 
-    def _risk(self, call: ToolCall) -> Risk:
-        tool = self._toolbox.find(call.name)
-        if tool is None or call.arguments is None:
-            return "read"  # it will not run
-        try:
-            return tool.risk_of(call.arguments)
-        except Exception:  # boundary: a tool's own function, which sees arguments before they are checked
-            logger.exception("the risk of a call of %s cannot be told; it counts as a write", call.name)
-            return "write"
+
+def risk_of(toolbox: ToolBox, call: ToolCall) -> Risk:
+    """The risk of a call; that of one that will not run is `read`."""
+    tool = toolbox.find(call.name)
+    if tool is None or call.arguments is None:
+        return "read"
+    try:
+        return tool.risk_of(call.arguments)
+    except Exception:  # boundary: a tool's own function, which sees arguments before they are checked
+        logger.exception("the risk of a call of %s cannot be told; it counts as a write", call.name)
+        return "write"
+
+
+def may_clear(toolbox: ToolBox, name: str, arguments: str) -> bool:
+    """Whether the result of a call can be had again, so that an old one need not be kept before the model."""
+    tool = toolbox.find(name)
+    if tool is None or not tool.compactable:
+        return False
+    return risk_of(toolbox, parse_call("", name, arguments)) == "read"

@@ -271,14 +271,13 @@ class OpenAIProvider:
             import httpx2
             from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-            connect, read = self._timeouts
             limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
             self._shared.append(
                 AsyncOpenAI(
                     api_key=self._api_key,
                     base_url=self._base_url,
                     max_retries=0,
-                    timeout=httpx2.Timeout(read, connect=connect),
+                    timeout=httpx2.Timeout(self._timeouts[1], connect=self._timeouts[0]),
                     http_client=DefaultAsyncHttpxClient(limits=limits, verify=_tls()),
                 )
             )

@@ -29,6 +29,7 @@ class SessionTranscript:
         window: ShortTermMemory,
         system: str,
         model: str,
+        tools: Sequence[Message] | None,
         clock: Clock,
     ) -> None:
         self._session = session
@@ -37,6 +38,7 @@ class SessionTranscript:
         self._window = window
         self._system = system
         self._model = model
+        self._tools = tools
         self._clock = clock
         steps = session.steps_of(turn.turn_id)
         self._steps = steps
@@ -44,7 +46,7 @@ class SessionTranscript:
 
     def messages(self) -> list[Message]:
         """System prompt and the legal history that fits the window."""
-        return self._window.fit(self._system, self._session.history(), model=self._model)
+        return self._window.fit(self._system, self._session.history(), model=self._model, tools=self._tools)
 
     def pending(self) -> list[ToolCall]:
         """Calls without a result at the end of what an earlier attempt stored."""

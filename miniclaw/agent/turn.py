@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, Protocol
 
 from miniclaw import failpoints
 from miniclaw.agent.budget import Stop
+from miniclaw.agent.compactor import Ask, Compactor, ask_model
 from miniclaw.agent.core import Core
 from miniclaw.agent.delegate import PARENT, Parent
 from miniclaw.agent.ending import TurnEnding, until_stored
 from miniclaw.agent.gate import TurnGate
 from miniclaw.agent.opening import TurnOpening
 from miniclaw.agent.progress import Outcome, Pause, Progress, report, show_chunk, show_tool
-from miniclaw.agent.providers import LLMChunk, LLMResponse, Message
+from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.agent.replies import limit_sentence, stopped_note
 from miniclaw.agent.runtime import AgentRuntime, Finished, ToolFinished, ToolStarted
-from miniclaw.agent.trace import ModelCall
 from miniclaw.agent.transcript import SessionTranscript
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType
-from miniclaw.memory.context import Layer
+from miniclaw.memory.context import Layer, joined
 from miniclaw.session.models import Session, Turn
 from miniclaw.settings import Moment
 from miniclaw.tools.base import ToolBox
@@ -34,10 +34,6 @@ __all__ = ["MailboxCommands", "TurnRunner"]
 logger = logging.getLogger(__name__)
 
 BROKEN: Final = "Something broke inside miniclaw; the log says what."
-
-
-Ask = Callable[[str, list[Message]], Awaitable[LLMResponse]]
-"""Asks the session's model something for a purpose, within the limits of the turn and counted with it."""
 
 
 class MailboxCommands(Protocol):
@@ -65,6 +61,7 @@ class TurnRunner:
         self._ending = TurnEnding(core)
         self._opening = TurnOpening(core, titled=lambda s, turn: self._ending.show_phase(s, turn, "running"))
         self._commands = commands
+        self._compactor = Compactor(core)
         self._pause = pause
         self._cancelled: set[str] = set()
         self._attempts: dict[str, asyncio.Task[Outcome]] = {}
@@ -165,28 +162,10 @@ class TurnRunner:
 
     async def _run_command(self, turn: Turn, session: Session, progress: Progress) -> Outcome:
         payload = turn.message["payload"]
-        ask = partial(self._ask, turn, session, progress)
+        ask = partial(ask_model, self._c, turn, session, progress)
         result = await self._commands.run_queued(session, payload["name"], payload.get("args", {}), ask)
         data = {"reply_to": turn.message["msg_id"], "name": payload["name"], "ok": True, "result": result}
         return Outcome("finished", data)
-
-    async def _ask(
-        self, turn: Turn, session: Session, progress: Progress, purpose: str, messages: list[Message]
-    ) -> LLMResponse:
-        model = session.metadata.get("model")
-        provider = self._c.provider.with_model(model) if model else self._c.provider
-        if (stop := progress.budget.stop(provider.info.name)) is not None:
-            raise ModelError("model_quota", limit_sentence(stop, turn.text, ""))
-        trace = progress.trace.part(purpose, [Layer(name=purpose, text=messages[0]["content"])])
-        seconds = self._c.settings.agent.turn_timeout
-        try:
-            async with asyncio.timeout(seconds):
-                with ModelCall(progress.budget, trace, provider.info.name, messages) as call:
-                    call.response = await provider.chat(messages)
-                    return call.response
-        except TimeoutError as error:
-            text = f"The model did not answer within {seconds:g} s; try again later."
-            raise ModelError("model_unreachable", text, retryable=True) from error
 
     def _show_phase(self, session: Session, turn: Turn, phase: str) -> None:
         if self._pause is not None:
@@ -204,15 +183,17 @@ class TurnRunner:
         await self._opening.prepare(turn, session, feed, progress)
         if (reason := await self._hook("before_turn", turn)) is not None:
             return self._finished(turn, feed, progress, Finished(LLMResponse(text=reason)))
-        layers = self._opening.layers(session, turn, progress)
+        tools = self._opening.tools(session)
+        layers = await self._layers(turn, session, progress, tools)
         chosen = session.metadata.get("model")
         transcript = SessionTranscript(
             session,
             turn,
             sessions=self._c.sessions,
             window=self._c.window,
-            system="\n\n".join(layer.text for layer in layers),
+            system=joined(layers),
             model=chosen or self._c.provider.info.name,
+            tools=tools.get_openai_tools(),
             clock=self._c.clock,
         )
         seconds = self._c.settings.agent.turn_timeout
@@ -231,7 +212,6 @@ class TurnRunner:
                     context=progress.context,
                 )
                 progress.trace = progress.trace.part("answer", layers)
-                tools = self._opening.tools(session)
                 finished = await self._listen(transcript, tools, gate, feed, progress, chosen)
         except TimeoutError:
             if not timer.expired():
@@ -239,6 +219,14 @@ class TurnRunner:
             finished = Finished(LLMResponse(), Stop("seconds"))
             await self._c.sessions.refresh(session)
         return self._finished(turn, feed, progress, finished)
+
+    async def _layers(self, turn: Turn, session: Session, progress: Progress, tools: ToolBox) -> list[Layer]:
+        """The system prompt, after the conversation was made to fit beside it."""
+        layers = self._opening.layers(session, turn, progress)
+        ask = partial(ask_model, self._c, turn, session, progress)
+        if await self._compactor.make_room(session, joined(layers), tools.get_openai_tools(), ask):
+            return self._opening.layers(session, turn, progress)
+        return layers
 
     async def _listen(
         self,

@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from miniclaw.agent.approval import Decision
+from miniclaw.agent.compactor import Ask, Compactor
 from miniclaw.agent.core import Core
-from miniclaw.agent.turn import Ask, TurnRunner
-from miniclaw.errors import ConfigError, ModelError, ProtocolError
+from miniclaw.agent.turn import TurnRunner
+from miniclaw.errors import ConfigError, ProtocolError
 from miniclaw.gateway.command_table import (
     COMMANDS,
     ENTERING,
@@ -37,7 +38,6 @@ from miniclaw.gateway.memory_actions import MemoryActions
 from miniclaw.gateway.pages import message_page
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
 from miniclaw.gateway.session_actions import SessionActions
-from miniclaw.memory.compaction import summary_request
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session, Turn
 from miniclaw.tools.exports import tools_view
@@ -53,6 +53,7 @@ class Commands:
         self._mailbox = mailbox
         self.sessions = SessionActions(core, mailbox)
         self._memory = MemoryActions(core.memory)
+        self._compactor = Compactor(core)
         self._ingress: Ingress | None = None
         self._runner: TurnRunner | None = None
 
@@ -254,23 +255,9 @@ class Commands:
         history = session.history().messages()
         if not history:
             return {"session_id": session.session_id, "messages": 0}
-        earlier = (session.metadata.get("summary") or {}).get("text", "")
-        model, window = session.metadata.get("model") or self._c.provider.info.name, self._c.window
-
-        def request() -> list[dict[str, Any]]:
-            return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
-
-        try:
-            response = await ask("compact", request())
-        except ModelError as error:
-            if error.code != "context_overflow" or not window.lower(model, error.limit, request):
-                raise
-            response = await ask("compact", request())
-        if not response.text.strip():
-            raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
-        summary = {"text": response.text.strip(), "position": session.next_position}
-        await self._c.sessions.update(session, summary=summary)
-        return {"session_id": session.session_id, "messages": len(history), "summary": summary["text"]}
+        position = session.next_position
+        text = await self._compactor.summarise(session, history, position, ask, focus=focus)
+        return {"session_id": session.session_id, "messages": len(history), "summary": text}
 
     async def _switch_model(self, session: Session, name: str | None) -> dict[str, Any]:
         offered = await self._c.provider.models()

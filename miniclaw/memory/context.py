@@ -14,7 +14,7 @@ from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.models import MemorySearchResult
 from miniclaw.memory.tokens import cut_to_tokens, estimate_tokens
 
-__all__ = ["PERSONA", "Layer", "Recalled", "SystemPromptBuilder", "project_instructions"]
+__all__ = ["PERSONA", "Layer", "Recalled", "SystemPromptBuilder", "joined", "project_instructions"]
 
 PERSONA: Final = """\
 You are miniClaw, a careful assistant. Answer in the language of the user's last message.
@@ -112,10 +112,11 @@ class SystemPromptBuilder:
         tools: str = "",
     ) -> str:
         """The whole prompt."""
-        layers = self.layers(
-            skills=skills, memories=memories, today=today, summary=summary, project=project, tools=tools
+        return joined(
+            self.layers(
+                skills=skills, memories=memories, today=today, summary=summary, project=project, tools=tools
+            )
         )
-        return "\n\n".join(layer.text for layer in layers)
 
     def fitting(self, memories: Sequence[Recalled], *, window: int | None = None) -> list[Recalled]:
         """The first memories that the prompt has room for: those that a turn may say it used."""
@@ -133,6 +134,11 @@ class SystemPromptBuilder:
             return text
         tokens, share = LIMITS[name]
         return cut_to_tokens(text, tokens if window is None else min(tokens, int(window * share)))
+
+
+def joined(layers: Sequence[Layer]) -> str:
+    """The prompt that layers make."""
+    return "\n\n".join(layer.text for layer in layers)
 
 
 def project_instructions(workspace: Path, own: Path) -> str:

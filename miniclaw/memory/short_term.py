@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from miniclaw.gateway.protocol import encode_json
+from miniclaw.memory.compaction import clear_results
 from miniclaw.memory.tokens import estimate_tokens
 from miniclaw.session.history import MESSAGE_TOKENS, HistoryView, message_tokens
 
@@ -30,8 +32,17 @@ class ShortTermMemory:
     with its long results and answers shortened as far as the window demands.
     """
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, max_tokens: int, *, may_clear: Callable[[str, str], bool] = lambda *_: False) -> None:
+        """Begin with a window.
+
+        Args:
+            max_tokens: of every model, as long as none is found to take less.
+            may_clear: whether the result of a call (name, arguments as JSON) can be had again.
+        """
         self._max_tokens = max_tokens
+        self.may_clear = may_clear
+        self._tools: Sequence[Message] | None = None
+        self._tools_cost = 0
         self._lowered: dict[str, int] = {}
         """By model: what it was found to take."""
 
@@ -39,10 +50,24 @@ class ShortTermMemory:
         """The tokens of this model's window."""
         return self._lowered.get(model, self._max_tokens)
 
-    def fit(self, system: str, history: HistoryView, *, model: str = "") -> list[Message]:
-        """System prompt and as many of the latest turns as fit."""
-        budget = int(self.size(model) * (1 - ANSWER_SHARE))
-        room = max(0, budget - _system_tokens(system) - MESSAGE_TOKENS)
+    def room(self, system: str, *, model: str = "", tools: Sequence[Message] | None = None) -> int:
+        """The tokens that a history may cost beside this system prompt and these tools."""
+        size = self.size(model)
+        if tools is not self._tools:
+            self._tools = tools
+            self._tools_cost = estimate_tokens(encode_json(tools).decode()) if tools else 0
+        # Within that share there is room for schemas; only a small window has to give more for them.
+        schemas = min(max(0, self._tools_cost - int(size * ANSWER_SHARE / 2)), size // 4)
+        return max(0, int(size * (1 - ANSWER_SHARE)) - schemas - _system_tokens(system) - MESSAGE_TOKENS)
+
+    def fit(
+        self, system: str, history: HistoryView, *, model: str = "", tools: Sequence[Message] | None = None
+    ) -> list[Message]:
+        """System prompt and as many of the latest turns as fit, where they do not with old results cleared."""
+        room = self.room(system, model=model, tools=tools)
+        if not history.fits(room):
+            everything, history = history.messages(), HistoryView()
+            history.extend(clear_results(everything, may_clear=self.may_clear))
         chosen, cost = history.tail(room)
         if cost > room:
             chosen = _squeeze(chosen, room)

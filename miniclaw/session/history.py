@@ -87,6 +87,12 @@ class HistoryView:
             return self._messages.copy()
         return self._messages + self._open.missing()
 
+    def fits(self, tokens: int) -> bool:
+        """Whether all of it costs no more than that."""
+        chosen, cost = self.tail(tokens)
+        missing = len(self._open.missing()) if self._open is not None else 0
+        return cost <= tokens and len(chosen) == len(self._messages) + missing
+
     def tail(self, tokens: int) -> tuple[list[Message], int]:
         """The latest whole turns that fit, or the last turn alone if even that does not; and what they cost.
 

@@ -1,0 +1,134 @@
+"""Makes room in a conversation: a summary takes the place of its oldest turns. The log itself stays."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from miniclaw.agent.core import Core
+from miniclaw.agent.progress import Progress
+from miniclaw.agent.providers import LLMResponse, Message
+from miniclaw.agent.replies import limit_sentence
+from miniclaw.agent.trace import ModelCall
+from miniclaw.errors import MiniClawError, ModelError, ProtocolError
+from miniclaw.memory.compaction import compact, summary_request
+from miniclaw.memory.context import Layer
+from miniclaw.session.models import Session, Turn
+from miniclaw.settings import Moment
+
+__all__ = ["Ask", "Compactor", "ask_model"]
+
+logger = logging.getLogger(__name__)
+
+Ask = Callable[[str, list[Message]], Awaitable[LLMResponse]]
+"""Asks the session's model something for a purpose, within the limits of the turn and counted with it."""
+
+SECONDS: Final = 60.0
+"""How long a turn waits for a summary; then its oldest turns are left out without one."""
+PAUSE: Final = 20
+"""Entries that a log must grow by before a summary that failed is tried again."""
+MOST_FAILED: Final = 1000
+"""Sessions whose failures are remembered."""
+
+
+class Compactor:
+    """Summarises when a person asks for it, and when a conversation does not fit its window any more."""
+
+    def __init__(self, core: Core) -> None:
+        self._c = core
+        self._failed: OrderedDict[str, int] = OrderedDict()
+        """Sessions whose last summary failed, and how long their logs were then."""
+
+    async def make_room(
+        self, session: Session, system: str, tools: Sequence[Message] | None, ask: Ask
+    ) -> bool:
+        """Summarise the oldest turns if the conversation does not fit without; `False` = nothing changed.
+
+        When there is no summary, nothing is lost but from the model's sight: `ShortTermMemory` cuts.
+        """
+        window, history = self._c.window, session.history()
+        room = window.room(system, model=self._model(session), tools=tools)
+        if history.fits(room) or session.next_position < self._failed.get(session.session_id, -PAUSE) + PAUSE:
+            return False
+        found = compact(history.messages(), room, may_clear=window.may_clear)
+        if not found.older:
+            return False
+        said = [entry for entry in session.messages if entry.message["role"] == "user"]
+        position = [entry.position for entry in said if entry.position >= session.start][found.turns]
+        try:
+            async with asyncio.timeout(SECONDS):
+                await self.summarise(session, found.older, position, ask)
+        except (MiniClawError, TimeoutError) as error:
+            reason = error or f"it took longer than {SECONDS:g} s"
+            logger.warning("session %s has no summary of its beginning: %s", session.session_id, reason)
+            self._failed[session.session_id] = session.next_position
+            while len(self._failed) > MOST_FAILED:
+                self._failed.popitem(last=False)
+            return False
+        self._failed.pop(session.session_id, None)
+        return True
+
+    async def summarise(
+        self, session: Session, history: Sequence[Message], position: int, ask: Ask, *, focus: str = ""
+    ) -> str:
+        """Let a summary of `history` stand for the log before `position`; it is stored with the session.
+
+        Raises:
+            ModelError: the model gave none.
+            ProtocolError: a hook of the operator is against it.
+        """
+        if (reason := await self._hook("before_compaction", session)) is not None:
+            raise ProtocolError("forbidden", reason)
+        earlier = (session.metadata.get("summary") or {}).get("text", "")
+        model, window = self._model(session), self._c.window
+
+        def request() -> list[Message]:
+            return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
+
+        try:
+            response = await ask("compact", request())
+        except ModelError as error:
+            if error.code != "context_overflow" or not window.lower(model, error.limit, request):
+                raise
+            response = await ask("compact", request())
+        if not (text := response.text.strip()):
+            raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
+        await self._c.sessions.update(session, summary={"text": text, "position": position})
+        await self._hook("after_compaction", session, summary=text)
+        return text
+
+    def _model(self, session: Session) -> str:
+        return session.metadata.get("model") or self._c.provider.info.name
+
+    async def _hook(self, moment: Moment, session: Session, **more: Any) -> str | None:
+        if (hooks := self._c.registry.hooks) is None:
+            return None
+        about = {"user_id": session.user_id, "session_id": session.session_id}
+        return await hooks.run(moment, {**about, **more})
+
+
+async def ask_model(
+    core: Core, turn: Turn, session: Session, progress: Progress, purpose: str, messages: list[Message]
+) -> LLMResponse:
+    """Ask the session's model something beside the turn's answer; it is counted and traced with the turn.
+
+    Raises:
+        ModelError: there is no answer, or the turn or the day has no budget left.
+    """
+    model = session.metadata.get("model")
+    provider = core.provider.with_model(model) if model else core.provider
+    if (stop := progress.budget.stop(provider.info.name)) is not None:
+        raise ModelError("model_quota", limit_sentence(stop, turn.text, ""))
+    trace = progress.trace.part(purpose, [Layer(name=purpose, text=messages[0]["content"])])
+    seconds = core.settings.agent.turn_timeout
+    try:
+        async with asyncio.timeout(seconds):
+            with ModelCall(progress.budget, trace, provider.info.name, messages) as call:
+                call.response = await provider.chat(messages)
+                return call.response
+    except TimeoutError as error:
+        text = f"The model did not answer within {seconds:g} s; try again later."
+        raise ModelError("model_unreachable", text, retryable=True) from error
