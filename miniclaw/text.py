@@ -116,7 +116,7 @@ def split_text(text: str, limit: int, *, measure: Callable[[str], int] = len) ->
     """Cut a text into parts that join to exactly the same text; at least one part.
 
     A part ends with a paragraph, line or sentence where that leaves it at least half full, else behind a
-    word, else anywhere between two characters.
+    word where that leaves it a third full, else anywhere between two characters.
 
     Args:
         text: what to split.
@@ -161,8 +161,9 @@ def _best_break(text: str, start: int, end: int) -> int:
         found = max(text.rfind(mark, half, end) + len(mark) for mark in marks)
         if found > half:
             return found
-    word_end = max(text.rfind(mark, start, end) + 1 for mark in _WORD_ENDS)
-    return word_end if word_end > start else end
+    third = start + (end - start) // 3
+    word_end = max(text.rfind(mark, third, end) + 1 for mark in _WORD_ENDS)
+    return word_end if word_end > third else end
 
 
 # --- tokens -----------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ import re
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from miniclaw.channel.markup import parts_of, split_markdown
 
+BLOCKS = MarkdownIt("commonmark")
 LINES = st.sampled_from(
     [
         "```python",
@@ -22,6 +24,14 @@ LINES = st.sampled_from(
         "a longer line of words. " * 8,
         "汉字" * 60,
         "x" * 300,
+        "- item",
+        "- ```sh",
+        "  ```",
+        "  in the item",
+        "     ```",
+        "> quoted",
+        "> ```",
+        "> > - ~~~ x",
     ]
 )
 
@@ -38,8 +48,8 @@ def test_no_part_is_too_long_and_nothing_is_lost(lines: list[str], limit: int, b
     parts = parts_of(text, limit, measure=measure)
     assert "".join(body for _, body, _ in parts) == text
     assert all(measure("".join(part)) <= limit for part in parts)
-    assert all(not head or head.endswith("\n") for head, _, _ in parts)
-    assert all(set(tail) <= {"\n", "`", "~"} for _, _, tail in parts)
+    assert all(not head or not head.rpartition("\n")[2].strip("> ") for head, _, _ in parts)
+    assert all(set(tail) <= set("\n`~> ") for _, _, tail in parts)
     assert split_markdown(text, limit, measure=measure) == ["".join(part) for part in parts]
 
 
@@ -54,13 +64,58 @@ def test_a_code_block_that_is_cut_is_closed_and_opened_again_with_its_language()
     assert "\n".join(re.findall(r"^line_.*$", "\n".join(parts), re.MULTILINE)) == code
 
 
+@pytest.mark.parametrize(
+    ("opening", "prefix"),
+    [
+        ("- ```python", "  "),
+        ("- - 1. ```python", "       "),
+        ("> ```python", "> "),
+        (">>```python", ">>"),
+        ("> 10. ```python", ">     "),
+        ("1. item\n   ```python", "   "),
+        ("- a\n\n  - b\n\n    ```python", "    "),
+        ("100. ```python", "     "),
+        ("- a\n  - b\n    - c\n      ```python", "      "),
+    ],
+)
+@pytest.mark.parametrize("ending", ["", "ends"])
+def test_a_code_block_in_a_list_or_a_quotation_is_cut_with_its_prefix(
+    opening: str, prefix: str, ending: str
+) -> None:
+    code = [f"line_{number} = {number} " * 3 for number in range(60)] + ["x" * 900]
+    text = "\n".join(
+        [opening, *(prefix + line for line in code), *([f"{prefix}```", "", ending] * bool(ending))]
+    )
+    parts = split_markdown(text, 500)
+    assert len(parts) > 6
+    found = ""
+    for number, part in enumerate(parts):
+        is_last = number == len(parts) - 1
+        fences = [token for token in BLOCKS.parse(part) if token.type == "fence"]
+        assert [fence.info for fence in fences] == ["python"]
+        # Cut in the middle of a line, that goes on in the next part.
+        is_cut = not is_last and fences[0].content.endswith("x\n")
+        found += fences[0].content.removesuffix("\n") if is_cut else fences[0].content
+        assert is_last or part.splitlines()[-1] == prefix + "```"
+    # A long line may be cut behind its prefix, which leaves an empty one before it.
+    assert list(filter(None, found.splitlines())) == code
+    assert "".join(body for _, body, _ in parts_of(text, 500)) == text
+
+
+def test_a_block_that_is_too_deep_to_be_named_again_is_cut_as_it_is() -> None:
+    text = "> " * 25 + "```\n" + ("> " * 25 + "code\n") * 50
+    assert "".join(split_markdown(text, 400)) == text
+
+
 def test_a_short_text_is_one_part_as_it_is() -> None:
     assert split_markdown("```\nopen", 400) == ["```\nopen"]
     assert split_markdown("", 400) == [""]
 
 
 @pytest.mark.parametrize(
-    "hostile", ["```" * 20_000, "`" * 60_000, "~~~\n" * 20_000, "```" + "x" * 60_000, "\n" * 60_000]
+    "hostile",
+    ["> ```\n" * 15_000, "- " * 30_000, "- ```\n" * 12_000, "> " * 30_000, "[a]: <" * 10_000]
+    + ["```" * 20_000, "`" * 60_000, "~~~\n" * 20_000, "```" + "x" * 60_000, "\n" * 60_000],
 )
 def test_hostile_texts_are_split_in_linear_steps(hostile: str) -> None:
     parts = split_markdown(hostile, 4000)

@@ -139,6 +139,8 @@ def test_a_part_ends_where_a_reader_would_pause(text: str, parts: list[str]) -> 
 
 def test_an_early_pause_does_not_make_a_tiny_part() -> None:
     assert len(split_text("a.\n\n" + "word " * 20, 60)[0]) > 30
+    assert [len(part) for part in split_text("see " + "x" * 100, 60)] == [60, 44]
+    assert split_text("x" * 25 + " " + "y" * 50, 60)[0] == "x" * 25 + " "
 
 
 def test_a_part_takes_all_that_fits_under_any_measure() -> None:

@@ -7,24 +7,41 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from markdown_it import MarkdownIt
+
 from miniclaw.text import split_text
 
 __all__ = ["parts_of", "split_markdown"]
 
 LONGEST_INFO: Final = 40
 """Characters of a fence's language that are repeated in the next part."""
+LONGEST_PREFIX: Final = 40
+"""Characters before a fence's marks; a block that is in more lists and quotations is cut as it is."""
 
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
+_BLOCKS = MarkdownIt("commonmark", {"html": False}).disable(["inline", "reference"])
+_LINE_END = re.compile(r"\r\n?|\n")
+_MARKER = re.compile(r"[^>\t]")
 
 
 @dataclass(frozen=True, slots=True)
 class _Fence:
-    """A fenced block: its content lies in `[start, end)`."""
+    """A fenced block; what is cut at a place in `(start, end)` has to be closed and opened again."""
 
     start: int
     end: int
     marks: str
     info: str
+    prefix: str
+    """Before each of its lines: `> ` of quotations, blanks of list items."""
+
+    def head(self, *, in_line: bool) -> str:
+        """What opens it again, for a part that goes on with a line of it or in the middle of one."""
+        return f"{_resumed(self.prefix)}{self.marks}{self.info}\n" + (self.prefix if in_line else "")
+
+    @property
+    def tail(self) -> str:
+        """What closes it."""
+        return self.prefix + self.marks
 
 
 def split_markdown(text: str, limit: int, *, measure: Callable[[str], int] = len) -> list[str]:
@@ -45,36 +62,52 @@ def parts_of(text: str, limit: int, *, measure: Callable[[str], int] = len) -> l
     if measure(text) <= limit:
         return [("", text, "")]
     fences = _fences(text)
-    added = max((measure(f"{fence.marks}{fence.info}\n\n{fence.marks}") for fence in fences), default=0)
+    added = max((measure(f"{fence.head(in_line=True)}\n{fence.tail}") for fence in fences), default=0)
     parts: list[tuple[str, str, str]] = []
     position = 0
     for part in split_text(text, limit - added, measure=measure):
         end = position + len(part)
-        head = next((f"{f.marks}{f.info}\n" for f in fences if f.start < position < f.end), "")
-        tail = next((f.marks for f in fences if f.start < end < f.end), "")
-        line = "" if not tail or part.endswith("\n") else "\n"
-        parts.append((head, part, line + tail))
+        opened = next((fence for fence in fences if fence.start < position < fence.end), None)
+        closed = next((fence for fence in fences if fence.start < end < fence.end), None)
+        head = opened.head(in_line=text[position - 1] not in "\r\n") if opened else ""
+        line = "" if closed is None or part.endswith(("\r", "\n")) else "\n"
+        parts.append((head, part, line + closed.tail if closed else ""))
         position = end
     return parts
 
 
 def _fences(text: str) -> list[_Fence]:
-    """The fenced blocks by the rules of CommonMark 0.31, section 4.5; one that stays open ends with the text."""
+    """The fenced blocks, also those in lists and quotations, as CommonMark has them."""
+    lines = [0, *(match.end() for match in _LINE_END.finditer(text)), len(text)]
     found: list[_Fence] = []
-    opened: re.Match[str] | None = None
-    for match in _FENCE.finditer(text):
-        marks, info = match.groups()
-        if opened is None:
-            if not (marks[0] == "`" and "`" in info):
-                opened = match
-        elif marks.startswith(opened[1]) and not info.strip():
-            found.append(_fence(opened, match.start()))
-            opened = None
-    if opened is not None:
-        found.append(_fence(opened, len(text)))
+    for token in _BLOCKS.parse(text):
+        if token.type != "fence" or token.map is None:
+            continue
+        first, end = token.map
+        opening = text[lines[first] : lines[first + 1]]
+        prefix = _MARKER.sub(" ", opening[: opening.index(token.markup)])
+        if len(prefix) > LONGEST_PREFIX:
+            continue
+        last = text[lines[end - 1] : lines[end]].strip("> \t\r\n")
+        is_closed = end - 1 > first and last.startswith(token.markup) and not last.strip(token.markup[0])
+        # The line that closes it is of no use to the part before it: a cut just there is one in the block.
+        until = lines[end - 1] + 1 if is_closed else lines[end]
+        info = token.info.strip()[:LONGEST_INFO]
+        found.append(_Fence(lines[first + 1] - 1, until, token.markup[:LONGEST_INFO], info, prefix))
     return found
 
 
-def _fence(opened: re.Match[str], end: int) -> _Fence:
-    marks = opened[1] if len(opened[1]) <= LONGEST_INFO else opened[1][:LONGEST_INFO]
-    return _Fence(opened.end(), end, marks, opened[2].strip()[:LONGEST_INFO])
+def _resumed(prefix: str) -> str:
+    """The prefix at the beginning of a part, where no list item is open.
+
+    From four blanks on the marks would be code themselves, so list items as deep take their place.
+    """
+    quoted = prefix.rfind(">") + 1
+    width = len(prefix[quoted:].expandtabs(4)) - bool(quoted)
+    if width < 4:
+        return prefix
+    items = ""
+    while width:
+        step = width if width <= 5 else min(5, width - 2)
+        items, width = items + "-".ljust(step), width - step
+    return f"{prefix[:quoted]} {items}" if quoted else items
