@@ -254,7 +254,7 @@ class MiniClaw:
         self.api = Api(core, self.commands, self.mailbox, self.dispatcher)
         server.add(self.web.routes())
         server.add(self.api.routes())
-        notices = Notices(self.outbox, self.dispatcher, self.identities, clock=self._clock)
+        notices = Notices(self.outbox, self._push, self.dispatcher, self.identities, clock=self._clock)
         standings = Standings(self.live, self.turns, self.outbox)
         more: dict[str, Any] = {"clock": self._clock, "notices": notices, "standings": standings}
         for platform in configured(settings.channels, clock=self._clock):

@@ -311,11 +311,12 @@ async def test_without_buttons_a_question_is_a_text_that_names_the_commands(desk
         "approval_id": "apr_1",
         "short_id": "abc123",
         "tool": "write_file",
-        "arguments": {"path": "x"},
+        "arguments": {"text": "字" * 5000},
     }
     feed.emit("approval.requested", question)
     feed.emit("approval.resolved", {"approval_id": "apr_1", "decision": "approved"})
     [(what, text)] = await channel.until(1)
     assert what == "deliver" and "write_file" in text
     assert "/approve abc123" in text and "/deny abc123" in text
+    assert len(text.encode()) < 2000  # of WeCom's 2,048, beyond which it cuts off
     await replies.stop()

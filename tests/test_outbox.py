@@ -89,6 +89,15 @@ async def test_conversations_are_apart(outbox: Outbox, database: Database) -> No
     assert await outbox.conversations([]) == []
 
 
+async def test_notices_come_up_one_after_the_other_with_all_their_parts(
+    outbox: Outbox, database: Database
+) -> None:
+    for key, later in (("note_b", 0.0), ("note_a", 1.0)):
+        parts = [delivery(0, part, key=f"{key}.{part}", created_at=START + later) for part in range(2)]
+        await outbox.notice(parts)
+    assert await sent_in_order(outbox) == ["note_b.0", "note_b.1", "note_a.0", "note_a.1"]
+
+
 async def test_a_row_that_is_there_stays_as_it_is(outbox: Outbox, database: Database) -> None:
     await store(database, delivery(text="first"))
     await store(database, delivery(text="second"), delivery(2))

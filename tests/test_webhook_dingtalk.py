@@ -137,7 +137,7 @@ async def test_a_long_answer_is_sent_in_parts_by_bytes(tmp_path: Path) -> None:
     async with company(tmp_path, [LLMResponse(text=text)]) as one:
         await one.say("hi")
         parts = await one.answers()
-        assert len(parts) > 2 and "".join(parts) == text
+        assert len(parts) > 2 and "".join(parts).replace("  \n", "\n") == text.rstrip()
 
 
 @pytest.mark.parametrize(

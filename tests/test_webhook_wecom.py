@@ -31,7 +31,7 @@ from miniclaw.channel_settings import WeComAccount
 from miniclaw.cli import main
 from miniclaw.errors import ConfigError, DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
-from tests.support.agent import eventually
+from tests.support.agent import Zap, eventually
 from tests.support.claw import running_claw
 from tests.support.model import last_user
 
@@ -147,7 +147,7 @@ async def test_a_long_answer_is_sent_in_parts_of_which_wecom_cuts_nothing_off(tm
     async with corp(tmp_path, [LLMResponse(text=text)]) as one:
         await one.say("hi")
         parts = await one.answers()
-        assert len(parts) > 3 and "".join(parts) == text
+        assert len(parts) > 3 and "".join(parts) == text.rstrip()
 
 
 async def test_the_same_words_in_two_answers_are_two_messages(tmp_path: Path) -> None:
@@ -301,6 +301,18 @@ async def test_a_typed_command_is_carried_out_and_told(tmp_path: Path) -> None:
         await one.say("/clear")  # has nothing to say, which is no failure
         await one.answers(2)
         assert one.claw._db.read("SELECT 1 FROM deliveries WHERE state = 'dead'") == []
+
+
+async def test_of_a_commands_long_answer_nothing_is_cut_off(tmp_path: Path) -> None:
+    class Wordy(Zap):
+        description = "字" * 190
+
+    async with corp(tmp_path, []) as one:
+        one.claw.registry.register(Wordy())
+        await one.say("/tools")
+        await one.wecom.until(lambda: len(one.wecom.shown) > 1)
+        told = "".join(await one.answers(0)).splitlines()
+        assert [line.partition(":")[0] for line in told] == one.claw.registry.names()
 
 
 def call(name: str, **arguments: Any) -> LLMResponse:

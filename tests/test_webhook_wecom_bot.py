@@ -228,7 +228,7 @@ async def test_what_is_too_long_to_be_shown_is_sent_as_a_second_message(tmp_path
     async with chat(tmp_path, [LLMResponse(text=text)]) as one:
         first = await one.finish(await one.say("hi"))
         await one.wecom.until(lambda: one.wecom.shown)
-        assert first + one.wecom.shown[0].text == text
+        assert first + one.wecom.shown[0].text == text.rstrip()
         await eventually(lambda: one.deliveries() == [(1, "sent")])
 
 

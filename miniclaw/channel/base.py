@@ -48,7 +48,7 @@ class Delivers(Protocol):
     """A push channel: answers are sent to the platform, which nobody polls."""
 
     def split(self, text: str) -> list[str]:
-        """The parts of a final text as the platform takes them; pure, lossless, at least one part."""
+        """The parts of a text as the platform takes and shows them; pure, nothing left out, at least one part."""
         ...
 
     async def deliver(

@@ -29,6 +29,8 @@ CALL_SECONDS: Final = 10.0
 
 Not for the first text: where that is given up, its message may be there, and the answer is seen twice.
 """
+ABOUT_CHARS: Final = 500
+"""Of what a question is about."""
 
 
 class LiveReplies:
@@ -231,8 +233,9 @@ class _Reply:
                 if isinstance(error, TimeoutError) or error.unknown:
                     return  # it may be there, and its buttons work; a second one would not go away
         if sent is None:
-            key = f"{approval_id}.0"
-            await self._call(channel.deliver(self._target, question_text(data), key=key, repeat=False))
+            for part, text in enumerate(channel.split(question_text(data))):
+                key = f"{approval_id}.{part}"
+                await self._call(channel.deliver(self._target, text, key=key, repeat=False))
         else:
             self._asked[approval_id] = (sent, data)
 
@@ -249,7 +252,7 @@ class _Reply:
 
 
 def question_text(question: dict[str, Any]) -> str:
-    """A question for channels without buttons."""
+    """A question for channels without buttons; short enough for a message of any of them."""
     short = str(question.get("short_id") or question["approval_id"])
     about = question.get("summary") or f"{question['tool']} {question['arguments']}"
-    return f"需要确认 / please confirm: {about}\n\n/approve {short}  ·  /deny {short}"
+    return f"需要确认 / please confirm: {about[:ABOUT_CHARS]}\n\n/approve {short}  ·  /deny {short}"

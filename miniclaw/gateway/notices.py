@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import is_chinese
+from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock
 from miniclaw.errors import StorageError
 from miniclaw.gateway.dispatcher import Dispatcher
@@ -30,12 +32,19 @@ _PAIR: Final = (
 
 
 class Notices:
-    """Stores such replies as delivery rows, one for each message, and lets the dispatcher send them."""
+    """Stores such replies as delivery rows, once for each message, and lets the dispatcher send them."""
 
     def __init__(
-        self, outbox: Outbox, dispatcher: Dispatcher, identities: Identities, *, clock: Clock
+        self,
+        outbox: Outbox,
+        channels: Mapping[str, Delivers],
+        dispatcher: Dispatcher,
+        identities: Identities,
+        *,
+        clock: Clock,
     ) -> None:
         self._outbox = outbox
+        self._channels = channels
         self._dispatcher = dispatcher
         self._identities = identities
         self._clock = clock
@@ -66,20 +75,23 @@ class Notices:
     async def _store(self, inbound: Inbound, text: str) -> None:
         assert inbound.reply_to is not None
         said = "\x1f".join((inbound.channel, inbound.account, inbound.msg_id))
-        moment = self._clock()
-        row = Delivery(
-            key=f"note_{hashlib.sha256(said.encode()).hexdigest()[:24]}.0",
-            n=0,
-            part=0,
-            turn_id="",
-            user_id=inbound.user_id or "",
-            channel=inbound.channel,
-            account=inbound.account,
-            conversation=inbound.reply_to.conversation,
-            target=inbound.reply_to,
-            text=text,
-            next_at=moment,
-            created_at=moment,
-        )
-        await self._outbox.notice(row)
-        self._dispatcher.take_up(row)
+        moment, key = self._clock(), f"note_{hashlib.sha256(said.encode()).hexdigest()[:24]}"
+        rows = [
+            Delivery(
+                key=f"{key}.{part}",
+                n=0,
+                part=part,
+                turn_id="",
+                user_id=inbound.user_id or "",
+                channel=inbound.channel,
+                account=inbound.account,
+                conversation=inbound.reply_to.conversation,
+                target=inbound.reply_to,
+                text=piece,
+                next_at=moment,
+                created_at=moment,
+            )
+            for part, piece in enumerate(self._channels[inbound.channel].split(text))
+        ]
+        await self._outbox.notice(rows)
+        self._dispatcher.take_up(rows[0])

@@ -90,7 +90,7 @@ class Outbox:
         """The oldest row of a conversation still to be sent; one left `sending` has an unknown outcome."""
         rows = self._db.read(
             f"SELECT {_COLUMNS} FROM deliveries WHERE state IN ('pending', 'sending') "
-            "AND channel = ? AND account = ? AND conversation = ? ORDER BY n, part LIMIT 1",
+            "AND channel = ? AND account = ? AND conversation = ? ORDER BY n, created_at, part LIMIT 1",
             (channel, account, conversation),
         )
         return _delivery(rows[0]) if rows else None
@@ -136,9 +136,9 @@ class Outbox:
         """The platform shows the answer under this handle; with `None` it surely shows nothing."""
         await self._update(key, "handle = ?, uncertain = 0", handle)
 
-    async def notice(self, row: Delivery) -> None:
-        """Store a text that belongs to no turn, such as "busy"; one with the same key is stored once."""
-        await self._db.write(lambda connection: insert_deliveries(connection, [row]))
+    async def notice(self, rows: Sequence[Delivery]) -> None:
+        """Store the parts of a text that belongs to no turn, such as "busy"; one with the same key once."""
+        await self._db.write(lambda connection: insert_deliveries(connection, rows))
 
     async def begin(self, delivery: Delivery) -> None:
         """Commit `sending` before the platform is called."""

@@ -14,6 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+from miniclaw.channel.dialects import to_dingtalk
 from miniclaw.channel.markup import split_markdown
 from miniclaw.channel.platforms.client import MARK, AccessToken, PlatformClient, is_on
 from miniclaw.channel.platforms.spoken import spoken, stable_id
@@ -98,7 +99,8 @@ class DingTalkPlatform:
 
     def split(self, text: str) -> list[str]:
         """Parts that fit into a message."""
-        return split_markdown(text, PART_BYTES, measure=lambda part: len(part.encode("utf-8", "replace")))
+        shown = to_dingtalk(text)
+        return split_markdown(shown, PART_BYTES, measure=lambda part: len(part.encode("utf-8", "replace")))
 
     async def deliver(
         self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None

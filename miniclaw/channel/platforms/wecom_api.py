@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
+from miniclaw.channel.dialects import to_wecom_app
 from miniclaw.channel.markup import split_markdown
 from miniclaw.channel.platforms.client import MARK, AccessToken, PlatformClient
 from miniclaw.channel.webhook import delivery_error
@@ -73,7 +74,8 @@ class WeComApi:
 
     def split(self, text: str) -> list[str]:
         """Parts that fit into a message."""
-        return split_markdown(text, PART_BYTES, measure=size)
+        shown = to_wecom_app(text) if self._settings.markdown else text
+        return split_markdown(shown, PART_BYTES, measure=size)
 
     async def deliver(
         self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None

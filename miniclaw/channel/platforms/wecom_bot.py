@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from miniclaw.channel.dialects import to_wecom_bot
 from miniclaw.channel.markup import split_markdown
 from miniclaw.channel.platforms.client import PlatformClient, is_on
 from miniclaw.channel.platforms.spoken import spoken, stable_id
@@ -34,8 +35,6 @@ logger = logging.getLogger(__name__)
 
 PART_BYTES: Final = 18_000
 """Of an answer; WeCom shows 20,480 bytes, of which a question or a note may need some."""
-ABOUT_CHARS: Final = 500
-"""Of what a question is about."""
 CLOSE_SECONDS: Final = 330.0
 """After its message an answer is not shown any more but delivered; WeCom asks for six minutes."""
 URL_SECONDS: Final = 3600.0
@@ -112,14 +111,12 @@ class WeComBotPlatform:
         elif standing.target is not None and self._is_late(standing.target):
             text, finish = f"{text}\n\n{LATER}".lstrip(), True
         elif (question := standing.question) is not None:
-            about = question.get("summary") or f"{question['tool']} {question['arguments']}"
-            asked = question_text({**question, "summary": about[:ABOUT_CHARS]})
-            text = f"{text}\n\n{asked}".lstrip()
+            text = f"{text}\n\n{question_text(question)}".lstrip()
         return self._stream(stream_id, text, finish=finish)
 
     def split(self, text: str) -> list[str]:
         """Parts that WeCom shows."""
-        return split_markdown(_PING.sub("<\u200b", text), PART_BYTES, measure=size)
+        return split_markdown(to_wecom_bot(_PING.sub("<\u200b", text)), PART_BYTES, measure=size)
 
     def left_over(self, target: ReplyTarget, text: str) -> list[tuple[int, str]]:
         """What was not shown: the part behind the first, or all of it when WeCom has stopped asking."""
