@@ -1,5 +1,6 @@
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +10,7 @@ from miniclaw.channel.platforms.generic import GenericPlatform
 from miniclaw.channel.standins.generic import event_of
 from miniclaw.channel.webhook import WebhookRequest
 from miniclaw.channel_settings import GenericWebhookSettings
+from miniclaw.errors import ProtocolError
 
 SECRET = "whsec_bWluaWNsYXctZ2VuZXJpYy13ZWJob29rLXNlY3JldCE="
 SETTINGS = GenericWebhookSettings.model_validate({"secret": SECRET, "user": "monitor"})
@@ -31,4 +33,8 @@ def test_we_accept_what_the_reference_library_signs():
     request = WebhookRequest(
         method="POST", path="/webhooks/in", headers=headers, query={}, body=body.encode(), now=time.time()
     )
-    GenericPlatform(SETTINGS, clock=time.time).verify(request)
+    platform = GenericPlatform(SETTINGS, clock=time.time)
+    platform.verify(request)
+    assert platform.parse(request).payload.text == "hi"
+    with pytest.raises(ProtocolError):
+        platform.verify(replace(request, body=b"{}"))

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
-from miniclaw.app import MiniClaw
 from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.dingtalk import DingTalkPlatform, sign
 from miniclaw.channel.standins.base import Fault
@@ -27,23 +26,12 @@ from miniclaw.channel_settings import DingTalkAccount
 from miniclaw.errors import DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
 from tests.support.agent import eventually
-from tests.support.claw import running_claw
-from tests.support.model import last_user
+from tests.support.webhooks import Site, call, echo, for_ever, platform_claw, vectors_of
 
 SECRET = "robot-secret"
 SETTINGS = DingTalkAccount.model_validate({"app_secret": SECRET})
 HOOK = "https://oapi.dingtalk.com/robot/sendBySession?session=s1"
-DATA = Path(__file__).parent / "data" / "webhooks"
-[VECTOR] = json.loads((DATA / "known_vectors.json").read_text(encoding="utf-8"))["dingtalk"]
-
-
-async def echo(messages: list[Message]) -> LLMResponse:
-    return LLMResponse(text=f"echo: {last_user(messages)}")
-
-
-async def for_ever(messages: list[Message]) -> LLMResponse:
-    await asyncio.Event().wait()
-    raise AssertionError("unreachable")
+[VECTOR] = vectors_of("dingtalk")
 
 
 def message(text: str = "hi", *, number: int = 1, group: bool = False, **more: Any) -> dict[str, Any]:
@@ -64,22 +52,15 @@ def message(text: str = "hi", *, number: int = 1, group: bool = False, **more: A
     }
 
 
-class Company:
-    """A gateway as a robot of DingTalk, the stand-in that it sends to, and whoever writes to the robot."""
+class Company(Site[DingTalkStandin]):
+    """Whoever writes to the robot."""
 
-    def __init__(self, claw: MiniClaw, ding: DingTalkStandin, http: aiohttp.ClientSession, path: str) -> None:
-        self.claw = claw
-        self.ding = ding
-        self._http = http
-        self._path = path
-        self._number = 0
+    @property
+    def ding(self) -> DingTalkStandin:
+        return self.standin
 
     async def post(self, body: dict[str, Any]) -> tuple[int, str]:
-        assert self.claw.web is not None
-        sent = posted(SETTINGS, body, now=time.time())
-        url = f"http://127.0.0.1:{self.claw.web.port}/webhooks/{self._path}"
-        async with self._http.post(url, data=sent.body, headers=sent.headers) as response:
-            return response.status, await response.text()
+        return await self.deliver(posted(SETTINGS, body, now=time.time()))
 
     async def say(self, text: str, **more: Any) -> None:
         self._number += 1
@@ -87,35 +68,15 @@ class Company:
         body = message(text, **{"number": self._number, "sessionWebhook": hook, **more})
         assert await self.post(body) == (200, "{}")
 
-    async def answers(self, turns: int = 1) -> list[str]:
-        """What people see when so many turns have ended and everything was delivered."""
-        query = "SELECT COUNT(*) FROM turns WHERE outcome IS NOT NULL"
-
-        def is_done() -> bool:
-            left = self.claw._db.read("SELECT 1 FROM deliveries WHERE state NOT IN ('sent', 'dead')")
-            return self.claw._db.read(query)[0][0] >= turns and not left
-
-        await eventually(is_done)
-        return [one.text for one in self.ding.shown]
-
-    def turns(self) -> int:
-        return int(self.claw._db.read("SELECT COUNT(*) FROM turns")[0][0])
-
 
 @asynccontextmanager
 async def company(
-    tmp_path: Path, script: list[Any], *, account: str = "", limits: dict[str, int] | None = None, **more: Any
+    tmp_path: Path, script: list[Any], *, account: str = "", **more: Any
 ) -> AsyncIterator[Company]:
-    async with DingTalkStandin(secret=SECRET) as ding, aiohttp.ClientSession() as http:
+    async with DingTalkStandin(secret=SECRET) as ding:
         one = {"app_secret": SECRET, "reply_hosts": [ding.url.removeprefix("http://")], **more}
-        given_settings = {"accounts": {account: one}} if account else one
-        arguments = {
-            **{f"channels.dingtalk.{name}": value for name, value in given_settings.items()},
-            **{f"limits.{name}": value for name, value in (limits or {}).items()},
-            "delivery.retry_base": 0.01,
-            "limits.drain_seconds": 0.1,
-        }
-        async with running_claw(tmp_path, ScriptedProvider(script), web=True, arguments=arguments) as claw:
+        provider = ScriptedProvider(script)
+        async with platform_claw(tmp_path, "dingtalk", one, provider, name=account) as (claw, http):
             yield Company(claw, ding, http, f"dingtalk/{account}" if account else "dingtalk")
 
 
@@ -190,8 +151,7 @@ async def test_a_typed_command_is_carried_out_and_told(tmp_path: Path) -> None:
 
 
 async def test_a_question_names_the_commands_that_answer_it(tmp_path: Path) -> None:
-    call = ToolCall.of("call_1", "memory_delete", {"memory_id": "mem_x"})
-    script = [LLMResponse(tool_calls=(call,), finish="tool_calls"), LLMResponse(text="done")]
+    script = [call("memory_delete", memory_id="mem_x"), LLMResponse(text="done")]
     async with company(tmp_path, script) as one:
         await one.say("forget it")
         await one.ding.until(lambda: one.ding.shown)
@@ -234,13 +194,15 @@ async def test_a_second_robot_has_its_own_path(tmp_path: Path) -> None:
 
 
 async def test_a_full_mailbox_is_told_and_an_overloaded_gateway_hangs_up(tmp_path: Path) -> None:
-    async with company(tmp_path, [for_ever] * 2, limits={"waiting_per_session": 1, "waiting": 1}) as one:
+    few: dict[str, Any] = {"limits.waiting_per_session": 1, "limits.waiting": 1}
+    async with company(tmp_path, [for_ever] * 2, **few) as one:
         await one.say("runs")
         await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
         await one.say("waits")
         with pytest.raises(aiohttp.ClientError):
             await one.say("no room at all", group=True)
-    async with company(tmp_path / "other", [for_ever] * 2, limits={"waiting_per_session": 1}) as one:
+    del few["limits.waiting"]
+    async with company(tmp_path / "other", [for_ever] * 2, **few) as one:
         await one.say("runs")
         await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
         await one.say("waits")

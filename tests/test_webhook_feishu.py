@@ -6,22 +6,19 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
+from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
-from miniclaw.app import MiniClaw
 from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.feishu import FeishuPlatform
 from miniclaw.channel.platforms.feishu_api import PART_BYTES, FeishuApi
@@ -37,43 +34,14 @@ from miniclaw.errors import DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, Receipt, ReplyTarget
 from tests.support.agent import eventually
 from tests.support.claw import running_claw
-from tests.support.model import last_user
+from tests.support.core import FakeClock
+from tests.support.webhooks import DATA, Site, Typing, call, echo, platform_claw, vectors_of
 
 KEY = "encrypt-key"
 TOKEN = "verification-token"
 APP = {"app_id": "cli_1", "app_secret": "app-secret"}
 SETTINGS = {"encrypt_key": KEY, "verification_token": TOKEN, "bot_open_id": "ou_bot", **APP}
 BOT = {"key": "@_user_1", "id": {"open_id": "ou_bot"}, "name": "miniClaw", "mentioned_type": "bot"}
-DATA = Path(__file__).parent / "data" / "webhooks"
-VECTORS = json.loads((DATA / "known_vectors.json").read_text(encoding="utf-8"))["feishu"]
-
-
-async def echo(messages: list[Message]) -> LLMResponse:
-    return LLMResponse(text=f"echo: {last_user(messages)}")
-
-
-class Typing(ScriptedProvider):
-    """A model that goes on only when Feishu was told of what it has said."""
-
-    feishu: FeishuStandin
-    waits = 100
-    """How many of its pieces it waits for."""
-
-    def _were_more_than(self, calls: int) -> bool:
-        return self._told() > calls
-
-    def _told(self) -> int:
-        return sum(name in ("card", "content") for name, _ in self.feishu.calls)
-
-    async def stream(
-        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
-    ) -> AsyncIterator[LLMChunk]:
-        async for chunk in super().stream(messages, tools):
-            calls = self._told()
-            yield chunk
-            self.waits -= 1
-            if chunk.text and self.waits >= 0:
-                await self.feishu.until(partial(self._were_more_than, calls))
 
 
 class Slow(FeishuStandin):
@@ -91,31 +59,19 @@ class Slow(FeishuStandin):
         return await super()._method(request, name, ids)
 
 
-class Tenant:
-    """A gateway as a Feishu app, the stand-in that it sends to, and whoever writes in Feishu."""
+class Tenant(Site[FeishuStandin]):
+    """Whoever writes in Feishu."""
 
-    def __init__(
-        self,
-        claw: MiniClaw,
-        feishu: FeishuStandin,
-        http: aiohttp.ClientSession,
-        path: str,
-        app: FeishuAccount,
-    ) -> None:
-        self.claw = claw
-        self.feishu = feishu
-        self.path = path
-        self.app = app
-        self._http = http
-        self._number = 0
+    app: FeishuAccount
+
+    @property
+    def feishu(self) -> FeishuStandin:
+        return self.standin
 
     async def post(self, event: dict[str, Any] | Event) -> tuple[int, Any]:
-        assert self.claw.web is not None
         sent = event if isinstance(event, Event) else posted(self.app, event, now=time.time())
-        url = f"http://127.0.0.1:{self.claw.web.port}/webhooks/{self.path}"
-        async with self._http.post(url, data=sent.body, headers=sent.headers) as response:
-            text = await response.text()
-            return response.status, json.loads(text) if text.startswith("{") else text
+        status, text = await self.deliver(sent)
+        return status, json.loads(text) if text.startswith("{") else text
 
     async def say(self, text: str, *, expect: int = 200, **more: Any) -> str:
         """Somebody writes; the id of the message."""
@@ -125,23 +81,8 @@ class Tenant:
         assert (status, answer) == (expect, {} if expect in (200, 503) else "")
         return str(event["event"]["message"]["message_id"])
 
-    async def answers(self, turns: int = 1) -> list[str]:
-        """What people see when so many turns have ended and everything was delivered."""
-        query = "SELECT (SELECT COUNT(*) FROM turns WHERE outcome IS NOT NULL), COUNT(*) FROM deliveries"
-
-        def is_done() -> bool:
-            [[ended, _]] = self.claw._db.read(query)
-            left = self.claw._db.read("SELECT 1 FROM deliveries WHERE state NOT IN ('sent', 'dead')")
-            return ended >= turns and not left
-
-        await eventually(is_done)
-        return [one.text for one in self.feishu.shown]
-
     def called(self, name: str) -> list[dict[str, Any]]:
         return [body for called, body in self.feishu.calls if called == name]
-
-    def turns(self) -> int:
-        return int(self.claw._db.read("SELECT COUNT(*) FROM turns")[0][0])
 
 
 def message(
@@ -192,20 +133,15 @@ async def tenant(
     typing: int = 0,
     **more: Any,
 ) -> AsyncIterator[Tenant]:
-    async with feishu or FeishuStandin(secret="app-secret") as standin, aiohttp.ClientSession() as http:
+    async with feishu or FeishuStandin(secret="app-secret") as standin:
         one = {**SETTINGS, "api_base": standin.url, **more}
-        given = {"accounts": {account: one}} if account else one
-        arguments = {
-            **{f"channels.feishu.{name}": value for name, value in given.items()},
-            "delivery.retry_base": 0.01,
-            "delivery.timeout": 5.0,
-        }
-        provider = Typing(script, piece=30) if typing else ScriptedProvider(script)
-        if isinstance(provider, Typing):
-            provider.feishu, provider.waits = standin, typing
-        async with running_claw(tmp_path, provider, web=True, arguments=arguments) as claw:
-            app = FeishuAccount.model_validate(one)
-            yield Tenant(claw, standin, http, f"feishu/{account}" if account else "feishu", app)
+        told = ("card", "content")
+        provider = Typing(script, standin, waits=typing, methods=told) if typing else ScriptedProvider(script)
+        async with platform_claw(tmp_path, "feishu", one, provider, name=account) as (claw, http):
+            site = Tenant(claw, standin, http, f"feishu/{account}" if account else "feishu")
+            own = {name: value for name, value in one.items() if "." not in name}
+            site.app = FeishuAccount.model_validate(own)
+            yield site
 
 
 # --- the way of an answer ---------------------------------------------------------------------------------
@@ -488,23 +424,17 @@ async def test_a_wrong_app_secret_is_a_dead_letter_that_says_so(tmp_path: Path) 
 
 # --- tokens, keys and sequences, call by call -------------------------------------------------------------
 
+CLOCK = 1_767_225_600.0
 TARGET = ReplyTarget(conversation="oc_1", message_id="om_in1", account="t1", sender="ou_1")
-
-
-class Clock:
-    now = 1_767_225_600.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @asynccontextmanager
 async def api(
-    standin: FeishuStandin, clock: Clock | None = None, **more: Any
+    standin: FeishuStandin, clock: FakeClock | None = None, **more: Any
 ) -> AsyncIterator[FeishuPlatform]:
     async with standin:
         settings = FeishuAccount.model_validate({**SETTINGS, "api_base": standin.url, **more})
-        platform = FeishuPlatform(settings, clock=clock or Clock())
+        platform = FeishuPlatform(settings, clock=clock or FakeClock(CLOCK))
         try:
             yield platform
         finally:
@@ -512,7 +442,7 @@ async def api(
 
 
 async def test_many_calls_at_once_ask_for_one_token_and_an_expired_one_is_renewed_early() -> None:
-    standin, clock = FeishuStandin(), Clock()
+    standin, clock = FeishuStandin(), FakeClock(CLOCK)
     async with api(standin, clock) as platform:
 
         async def send(number: int) -> None:
@@ -530,7 +460,7 @@ async def test_many_calls_at_once_ask_for_one_token_and_an_expired_one_is_renewe
 
 
 async def test_a_token_that_cannot_be_renewed_yet_is_used_to_its_end() -> None:
-    standin, clock = FeishuStandin(), Clock()
+    standin, clock = FeishuStandin(), FakeClock(CLOCK)
     async with api(standin, clock) as platform:
         await platform.deliver(TARGET, "x", key="k1", repeat=False)
         clock.now += 7200 - 60
@@ -556,7 +486,7 @@ async def test_feishu_says_how_long_to_wait() -> None:
 async def test_a_repeat_is_marked_when_feishu_does_not_know_its_key_any_more(
     later: float, marked: bool
 ) -> None:
-    standin, clock = FeishuStandin(), Clock()
+    standin, clock = FeishuStandin(), FakeClock(CLOCK)
     async with api(standin, clock) as platform:
         standin.faults.append(Fault("reply", "cut"))
         with pytest.raises(DeliveryError) as failed:
@@ -572,7 +502,7 @@ async def test_after_a_restart_a_repeat_is_marked_and_a_key_that_is_known_shows_
     async with api(standin) as platform:
         await platform.deliver(TARGET, "x", key="k1", repeat=False)
         settings = FeishuAccount.model_validate({**SETTINGS, "api_base": standin.url})
-        restarted = FeishuPlatform(settings, clock=Clock())
+        restarted = FeishuPlatform(settings, clock=FakeClock(CLOCK))
         await restarted.deliver(TARGET, "x", key="k1", repeat=True)
         await restarted.deliver(TARGET, "y", key="k" * 60, repeat=True)
         assert [shown.text for shown in standin.shown] == ["x", MARK + "y"]
@@ -580,7 +510,7 @@ async def test_after_a_restart_a_repeat_is_marked_and_a_key_that_is_known_shows_
 
 
 async def test_sequences_rise_after_a_restart_and_within_one_moment() -> None:
-    standin, clock = FeishuStandin(), Clock()
+    standin, clock = FeishuStandin(), FakeClock(CLOCK)
     async with api(standin, clock) as platform:
         handle = await platform.begin_stream(TARGET, "a", key="k1")
         assert handle is not None
@@ -616,7 +546,7 @@ async def test_what_cannot_be_read_or_holds_no_id_is_not_known_to_be_sent() -> N
         standin.faults.append(Fault("token", "error", 0))
         standin.tokens.clear()
         with pytest.raises(DeliveryError, match="no token"):
-            client = FeishuClient(platform._settings, clock=Clock())
+            client = FeishuClient(platform._settings, clock=FakeClock(CLOCK))
             try:
                 await client.call("GET", "bot/v3/info")
             finally:
@@ -632,10 +562,6 @@ async def test_without_its_secret_an_app_answers_nobody_and_says_so() -> None:
 
 
 # --- buttons, files, accounts, strangers, commands --------------------------------------------------------
-
-
-def call(name: str, **arguments: Any) -> LLMResponse:
-    return LLMResponse(tool_calls=(ToolCall.of("call_1", name, arguments),), finish="tool_calls")
 
 
 def click(value: object, *, user: str = "ou_1", number: int = 1) -> dict[str, Any]:
@@ -775,8 +701,6 @@ async def test_a_typed_command_is_carried_out_and_told(tmp_path: Path) -> None:
 
 # --- signatures, tokens, encryption -----------------------------------------------------------------------
 
-CLOCK = 1_767_225_600.0
-
 
 def platform_of(**more: Any) -> FeishuPlatform:
     return FeishuPlatform(FeishuAccount.model_validate({**SETTINGS, **more}), clock=lambda: CLOCK)
@@ -819,7 +743,7 @@ def refusal(request: WebhookRequest, app: FeishuPlatform = PLATFORM) -> str:
     return refused.value.code
 
 
-@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+@pytest.mark.parametrize("vector", vectors_of("feishu"), ids=lambda vector: vector["name"])
 def test_known_vectors_hold(vector: dict[str, Any]) -> None:
     if "ciphertext" not in vector:
         return  # of the other kind of bot, which only sends
@@ -895,10 +819,10 @@ def test_with_an_encrypt_key_alone_the_signature_is_the_check() -> None:
     app = platform_of(verification_token=None)
     event = message("hi")
     event["header"]["token"] = "any"
-    signed_event = request(event, app=app)
-    app.verify(signed_event)
-    assert isinstance(app.parse(signed_event), Inbound)
-    assert refusal(raw_request(signed_event.body, signed(b"another body")), app) == "unauthorized"
+    sound = request(event, app=app)
+    app.verify(sound)
+    assert isinstance(app.parse(sound), Inbound)
+    assert refusal(raw_request(sound.body, signed(sound.body, signature="0" * 64)), app) == "unauthorized"
 
 
 @pytest.mark.parametrize(

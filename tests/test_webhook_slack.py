@@ -6,25 +6,22 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
+from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
-from miniclaw.app import MiniClaw
 from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.slack import SlackPlatform, sign
 from miniclaw.channel.platforms.slack_markup import decode, mentions, without_pings
-from miniclaw.channel.standins.base import Fault
+from miniclaw.channel.standins.base import Event, Fault
 from miniclaw.channel.standins.slack import SlackStandin
 from miniclaw.channel.webhook import Answer, WebhookRequest
 from miniclaw.channel_settings import SlackAccount
@@ -34,57 +31,27 @@ from miniclaw.gateway.protocol import Inbound
 from tests.support.agent import eventually
 from tests.support.claw import running_claw
 from tests.support.model import last_user
+from tests.support.webhooks import Site, Typing, call, echo, platform_claw
 
 SECRET = "5f0c1d2e3b4a59687786a5b4c3d2e1f0"
 BOT = "U0MINICLAW1"
 
 
-async def echo(messages: list[Message]) -> LLMResponse:
-    return LLMResponse(text=f"echo: {last_user(messages)}")
+class Workspace(Site[SlackStandin]):
+    """Whoever writes in Slack."""
 
-
-class Typing(ScriptedProvider):
-    """A model that goes on only when Slack was told of what it has said."""
-
-    slack: SlackStandin
-    waits = 100
-    """How many of its pieces it waits for."""
-
-    def _were_more_than(self, calls: int) -> bool:
-        return len(self.slack.calls) > calls
-
-    async def stream(
-        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
-    ) -> AsyncIterator[LLMChunk]:
-        async for chunk in super().stream(messages, tools):
-            calls = len(self.slack.calls)
-            yield chunk
-            self.waits -= 1
-            if chunk.text and self.waits >= 0:
-                await self.slack.until(partial(self._were_more_than, calls))
-
-
-class Workspace:
-    """A gateway as a Slack app, the stand-in that it sends to, and whoever writes in Slack."""
-
-    def __init__(self, claw: MiniClaw, slack: SlackStandin, http: aiohttp.ClientSession, path: str) -> None:
-        self.claw = claw
-        self.slack = slack
-        self._http = http
-        self._path = path
-        self._number = 0
+    @property
+    def slack(self) -> SlackStandin:
+        return self.standin
 
     async def post(self, kind: str, body: bytes, content_type: str = "application/json") -> tuple[int, str]:
-        assert self.claw.web is not None
         moment = str(int(time.time()))
         headers = {
             "X-Slack-Request-Timestamp": moment,
             "X-Slack-Signature": sign(SECRET, moment, body),
             "Content-Type": content_type,
         }
-        url = f"http://127.0.0.1:{self.claw.web.port}/webhooks/{self._path}/{kind}"
-        async with self._http.post(url, data=body, headers=headers) as response:
-            return response.status, await response.text()
+        return await self.deliver(Event(path="", headers=headers, body=body), f"{self.path}/{kind}")
 
     async def say(self, text: str, *, channel: str = "C1", user: str = "U1", **event: Any) -> str:
         """Somebody writes; the `ts` of the message."""
@@ -109,21 +76,6 @@ class Workspace:
         assert (status, answer) == (200, "")
         return str(ts)
 
-    async def answers(self, turns: int = 1) -> list[str]:
-        """What people see when so many turns have ended and everything was delivered."""
-        query = "SELECT (SELECT COUNT(*) FROM turns WHERE outcome IS NOT NULL), COUNT(*) FROM deliveries"
-
-        def is_done() -> bool:
-            [[ended, _]] = self.claw._db.read(query)
-            left = self.claw._db.read("SELECT 1 FROM deliveries WHERE state NOT IN ('sent', 'dead')")
-            return ended >= turns and not left
-
-        await eventually(is_done)
-        return [one.text for one in self.slack.shown]
-
-    def turns(self) -> int:
-        return int(self.claw._db.read("SELECT COUNT(*) FROM turns")[0][0])
-
 
 @asynccontextmanager
 async def workspace(
@@ -135,19 +87,11 @@ async def workspace(
     typing: int = 0,
     **more: Any,
 ) -> AsyncIterator[Workspace]:
-    async with slack or SlackStandin(bot_user_id=BOT) as standin, aiohttp.ClientSession() as http:
+    async with slack or SlackStandin(bot_user_id=BOT) as standin:
         one = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": standin.url, **more}
         one["file_hosts"] = [standin.url.removeprefix("http://")]
-        given = {"accounts": {account: one}} if account else one
-        arguments = {
-            **{f"channels.slack.{name}": value for name, value in given.items() if "." not in name},
-            "delivery.retry_base": 0.01,
-            "delivery.timeout": 2.0,
-        }
-        provider = Typing(script, piece=30) if typing else ScriptedProvider(script)
-        if isinstance(provider, Typing):
-            provider.slack, provider.waits = standin, typing
-        async with running_claw(tmp_path, provider, web=True, arguments=arguments) as claw:
+        provider = Typing(script, standin, waits=typing) if typing else ScriptedProvider(script)
+        async with platform_claw(tmp_path, "slack", one, provider, name=account) as (claw, http):
             yield Workspace(claw, standin, http, f"slack/{account}" if account else "slack")
 
 
@@ -368,10 +312,6 @@ async def test_a_typed_command_is_carried_out_and_told(tmp_path: Path) -> None:
         assert "calculator" in text and one.turns() == 0
 
 
-def call(name: str, **arguments: Any) -> LLMResponse:
-    return LLMResponse(tool_calls=(ToolCall.of("call_1", name, arguments),), finish="tool_calls")
-
-
 async def click(one: Workspace, value: str, *, user: str = "U1", number: int = 1) -> tuple[int, str]:
     payload = {
         "type": "block_actions",
@@ -432,7 +372,7 @@ async def test_a_second_workspace_has_its_own_path_and_secret(tmp_path: Path) ->
         await one.say(f"<@{BOT}> hi")
         assert await one.answers() == ["echo: hi"]
         assert one.claw._db.read("SELECT channel FROM turns") == [("slack/acme",)]
-        one._path = "slack"
+        one.path = "slack"
         status, _ = await one.post("events", b"{}")
         assert status in (401, 404)
 
@@ -495,9 +435,9 @@ def test_a_time_that_is_wrong_or_none_is_refused(moment: str) -> None:
 
 @pytest.mark.parametrize("moment", ["1767225300", "1767225900"])
 def test_the_window_is_five_minutes_in_both_directions(moment: str) -> None:
-    edge = request(b"{}", moment=moment)
-    PLATFORM.verify(edge)
-    assert PLATFORM.parse(edge) == Answer()
+    asked = request(b"{}", moment=moment)
+    PLATFORM.verify(asked)
+    assert PLATFORM.parse(asked) == Answer()
 
 
 @given(body=st.binary(max_size=300), kind=st.sampled_from(["events", "commands", "interactions"]))

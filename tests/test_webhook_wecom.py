@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import socket
 import time
@@ -17,9 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
-from miniclaw.app import MiniClaw
 from miniclaw.channel.platforms.client import MARK, AccessToken
 from miniclaw.channel.platforms.wecom import WeComPlatform, read_xml
 from miniclaw.channel.platforms.wecom_api import KNOWN_SECONDS, WeComApi
@@ -33,62 +31,26 @@ from miniclaw.errors import ConfigError, DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
 from tests.support.agent import Zap, eventually
 from tests.support.claw import running_claw
-from tests.support.model import last_user
+from tests.support.webhooks import Site, call, echo, for_ever, platform_claw, vectors_of
 
 CORP = "ww0123456789abcdef"
 KEY = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG"
 APP = {"corp_id": CORP, "agent_id": 1000002, "secret": "s3cret", "token": "tok", "encoding_aes_key": KEY}
 SETTINGS = WeComAccount.model_validate(APP)
-DATA = Path(__file__).parent / "data" / "webhooks"
-VECTORS = json.loads((DATA / "known_vectors.json").read_text(encoding="utf-8"))["wecom"]
 
 
-async def echo(messages: list[Message]) -> LLMResponse:
-    return LLMResponse(text=f"echo: {last_user(messages)}")
+class Corp(Site[WeComStandin]):
+    """Whoever writes to the app."""
 
-
-async def for_ever(messages: list[Message]) -> LLMResponse:
-    await asyncio.Event().wait()
-    raise AssertionError("unreachable")
-
-
-class Corp:
-    """A gateway as an app of WeCom, the stand-in that it sends to, and whoever writes to the app."""
-
-    def __init__(self, claw: MiniClaw, wecom: WeComStandin, http: aiohttp.ClientSession, path: str) -> None:
-        self.claw = claw
-        self.wecom = wecom
-        self._http = http
-        self._path = path
-        self._number = 0
-
-    async def post(self, event: Event) -> tuple[int, str]:
-        assert self.claw.web is not None
-        url = f"http://127.0.0.1:{self.claw.web.port}/webhooks/{self._path}"
-        async with self._http.post(
-            url, data=event.body, headers=event.headers, params=event.query
-        ) as response:
-            return response.status, await response.text()
+    @property
+    def wecom(self) -> WeComStandin:
+        return self.standin
 
     async def say(self, text: str = "", *, sender: str = "ZhangSan", **more: str) -> None:
         """Somebody writes, clicks or sends a file."""
         self._number += 1
         fields = {"MsgType": "text", "Content": text, "MsgId": f"74590350{self._number}", **more}
-        assert await self.post(event(fields, sender=sender)) == (200, "")
-
-    async def answers(self, turns: int = 1) -> list[str]:
-        """What people see when so many turns have ended and everything was delivered."""
-        query = "SELECT COUNT(*) FROM turns WHERE outcome IS NOT NULL"
-
-        def is_done() -> bool:
-            left = self.claw._db.read("SELECT 1 FROM deliveries WHERE state NOT IN ('sent', 'dead')")
-            return self.claw._db.read(query)[0][0] >= turns and not left
-
-        await eventually(is_done)
-        return [one.text for one in self.wecom.shown]
-
-    def turns(self) -> int:
-        return int(self.claw._db.read("SELECT COUNT(*) FROM turns")[0][0])
+        assert await self.deliver(event(fields, sender=sender)) == (200, "")
 
 
 def event(fields: dict[str, str], *, sender: str = "ZhangSan") -> Event:
@@ -103,20 +65,14 @@ async def corp(
     *,
     wecom: WeComStandin | None = None,
     account: str = "",
-    limits: dict[str, int] | None = None,
     **more: Any,
 ) -> AsyncIterator[Corp]:
-    async with wecom or WeComStandin(secret="s3cret") as standin, aiohttp.ClientSession() as http:
+    async with wecom or WeComStandin(secret="s3cret") as standin:
         one = {**APP, "api_base": standin.url, **more}
-        given_settings = {"accounts": {account: one}} if account else one
-        arguments = {
-            **{f"channels.wecom.{name}": value for name, value in given_settings.items()},
-            **{f"limits.{name}": value for name, value in (limits or {}).items()},
-            "delivery.retry_base": 0.01,
-            "delivery.timeout": 5.0,
-            "limits.drain_seconds": 0.1,
-        }
-        async with running_claw(tmp_path, ScriptedProvider(script), web=True, arguments=arguments) as claw:
+        async with platform_claw(tmp_path, "wecom", one, ScriptedProvider(script), name=account) as (
+            claw,
+            http,
+        ):
             yield Corp(claw, standin, http, f"wecom/{account}" if account else "wecom")
 
 
@@ -315,10 +271,6 @@ async def test_of_a_commands_long_answer_nothing_is_cut_off(tmp_path: Path) -> N
         assert [line.partition(":")[0] for line in told] == one.claw.registry.names()
 
 
-def call(name: str, **arguments: Any) -> LLMResponse:
-    return LLMResponse(tool_calls=(ToolCall.of("call_1", name, arguments),), finish="tool_calls")
-
-
 @pytest.mark.parametrize(("word", "state"), [("/approve", "approved"), ("/deny", "denied")])
 async def test_a_question_names_the_commands_that_answer_it(tmp_path: Path, word: str, state: str) -> None:
     script = [call("memory_delete", memory_id="mem_x"), LLMResponse(text="done")]
@@ -366,8 +318,8 @@ async def test_people_are_users_of_their_own(tmp_path: Path) -> None:
 
 
 async def test_a_full_mailbox_is_told_and_an_overloaded_gateway_hangs_up(tmp_path: Path) -> None:
-    limits = {"waiting_per_session": 1, "waiting": 2}
-    async with corp(tmp_path, [for_ever] * 3, limits=limits) as one:
+    few: dict[str, Any] = {"limits.waiting_per_session": 1, "limits.waiting": 2}
+    async with corp(tmp_path, [for_ever] * 3, **few) as one:
         await one.say("runs")
         await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
         await one.say("waits")
@@ -465,7 +417,7 @@ def refusal(asked: WebhookRequest) -> str:
 SOUND = event({"MsgType": "text", "Content": "hi", "MsgId": "1"})
 
 
-@pytest.mark.parametrize("case", VECTORS, ids=lambda case: str(case["name"]))
+@pytest.mark.parametrize("case", vectors_of("wecom"), ids=lambda case: str(case["name"]))
 def test_the_sdks_vectors_hold(case: dict[str, Any]) -> None:
     crypto = WeComCrypto(case["token"], case["encoding_aes_key"], case["receive_id"])
     encrypted = crypto.encrypt(case["plaintext"], random=case["random16"].encode())

@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives.padding import PKCS7
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
-from miniclaw.app import MiniClaw
 from miniclaw.channel.platforms.wecom_bot import CLOSE_SECONDS, CUT, LATER, LOST, NOTHING, WeComBotPlatform
 from miniclaw.channel.platforms.wecom_crypto import WeComCrypto
 from miniclaw.channel.standins.base import Event, Fault
@@ -29,22 +28,12 @@ from miniclaw.channel_settings import WeComAccount
 from miniclaw.errors import DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
 from tests.support.agent import DictatedProvider, eventually
-from tests.support.claw import running_claw
-from tests.support.model import last_user
+from tests.support.webhooks import Site, echo, for_ever, platform_claw
 
 KEY = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG"
 BOT = {"token": "tok", "encoding_aes_key": KEY, "bot_name": "miniClaw"}
 SETTINGS = WeComAccount.model_validate(BOT)
 CRYPTO = WeComCrypto("tok", KEY, "")
-
-
-async def echo(messages: list[Message]) -> LLMResponse:
-    return LLMResponse(text=f"echo: {last_user(messages)}")
-
-
-async def for_ever(messages: list[Message]) -> LLMResponse:
-    await asyncio.Event().wait()
-    raise AssertionError("unreachable")
 
 
 class Clock:
@@ -70,24 +59,15 @@ def message(text: str, *, number: int = 1, group: bool = False, **more: Any) -> 
     }
 
 
-class Chat:
-    """A gateway as an AI bot, and WeCom, which posts what people say and asks for the answers."""
+class Chat(Site[WeComStandin]):
+    """Whoever talks to the bot, and WeCom, which asks for the answers."""
 
-    def __init__(self, claw: MiniClaw, wecom: WeComStandin, http: aiohttp.ClientSession, path: str) -> None:
-        self.claw = claw
-        self.wecom = wecom
-        self._http = http
-        self._path = path
-        self._number = 0
-
-    async def post(self, sent: Event) -> tuple[int, str]:
-        assert self.claw.web is not None
-        url = f"http://127.0.0.1:{self.claw.web.port}/webhooks/{self._path}"
-        async with self._http.post(url, data=sent.body, headers=sent.headers, params=sent.query) as response:
-            return response.status, await response.text()
+    @property
+    def wecom(self) -> WeComStandin:
+        return self.standin
 
     async def _stream(self, body: dict[str, Any]) -> dict[str, Any]:
-        status, answer = await self.post(bot_event(SETTINGS, body, now=time.time()))
+        status, answer = await self.deliver(bot_event(SETTINGS, body, now=time.time()))
         assert status == 200
         return read_stream(SETTINGS, json.loads(answer)) if answer else {}
 
@@ -129,22 +109,14 @@ async def chat(
     wecom: WeComStandin | None = None,
     clock: Clock | None = None,
     account: str = "",
-    limits: dict[str, int] | None = None,
     **more: Any,
 ) -> AsyncIterator[Chat]:
-    async with wecom or WeComStandin() as standin, aiohttp.ClientSession() as http:
+    async with wecom or WeComStandin() as standin:
         one = {**BOT, "api_base": standin.url, **more}
-        given_settings = {"accounts": {account: one}} if account else one
-        arguments = {
-            **{f"channels.wecom.{name}": value for name, value in given_settings.items()},
-            **{f"limits.{name}": value for name, value in (limits or {}).items()},
-            "delivery.retry_base": 0.01,
-            "limits.drain_seconds": 0.1,
-        }
         provider = script if isinstance(script, DictatedProvider) else ScriptedProvider(script)
-        async with running_claw(
-            tmp_path, provider, web=True, arguments=arguments, clock=clock or time.time
-        ) as claw:
+        async with platform_claw(
+            tmp_path, "wecom", one, provider, name=account, clock=clock or time.time
+        ) as (claw, http):
             yield Chat(claw, standin, http, f"wecom-bot/{account}" if account else "wecom-bot")
 
 
@@ -302,8 +274,8 @@ async def test_strangers_that_are_refused_get_silence(tmp_path: Path) -> None:
 
 
 async def test_a_full_mailbox_is_told_and_an_overloaded_gateway_hangs_up(tmp_path: Path) -> None:
-    limits = {"waiting_per_session": 1, "waiting": 2}
-    async with chat(tmp_path, [for_ever] * 3, limits=limits) as one:
+    few: dict[str, Any] = {"limits.waiting_per_session": 1, "limits.waiting": 2}
+    async with chat(tmp_path, [for_ever] * 3, **few) as one:
         await one.say("runs")
         await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
         await one.say("waits")
@@ -343,7 +315,7 @@ async def test_a_second_bot_has_its_own_path_and_secrets(tmp_path: Path) -> None
 async def test_an_event_starts_nothing(tmp_path: Path, kind: str) -> None:
     async with chat(tmp_path, []) as one:
         sent = bot_event(SETTINGS, {**message(""), "msgtype": "event", "event": {"eventtype": kind}}, now=0)
-        assert await one.post(sent) == (200, "")
+        assert await one.deliver(sent) == (200, "")
 
 
 PLATFORM = WeComBotPlatform(SETTINGS, clock=time.time)

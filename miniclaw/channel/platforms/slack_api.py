@@ -84,7 +84,12 @@ class SlackApi:
         return f"{posted['channel']}:{posted['ts']}"
 
     async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
-        """A stream in a thread; elsewhere a message that is updated."""
+        """A stream in a thread; elsewhere a message that is updated.
+
+        A stream carries neither metadata nor an id of ours before its end. Where nobody knows whether it
+        began, it cannot be found again: a text like it in the thread may be that of another answer, which
+        must not be replaced. The answer comes beside it then, marked.
+        """
         if not self._settings.stream or target.url is not None:
             return None
         text = without_pings(text)[:UPDATE_LIMIT]
