@@ -79,6 +79,14 @@ class Streaming(Plain):
             raise self.fault
         self.note("update", text)
 
+    async def deliver(
+        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
+    ) -> str | None:
+        self.note("deliver", f"{handle} {text}")
+        if self.fault is not None:
+            raise self.fault
+        return handle
+
     async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
         self.note("ask", question["tool"])
         return "card1"
@@ -302,6 +310,22 @@ async def test_a_question_is_shown_with_buttons_and_its_decision_takes_their_pla
     await channel.until(2)
     assert channel.said == [("ask", "write_file"), ("close", "card1 write_file approved")]
     await replies.stop()
+
+
+@pytest.mark.parametrize(("fault", "left"), [(None, None), (DeliveryError("429"), "h1")])
+async def test_what_was_said_before_a_question_is_a_message_of_its_own_if_it_can_be(
+    desk: Desk, fault: Exception | None, left: str | None
+) -> None:
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, turn = await desk.begin(channel)
+    delta(feed, "Well")
+    await channel.until(1)
+    channel.fault = fault
+    feed.emit("approval.requested", {"approval_id": "apr_1", "tool": "zap", "arguments": {}})
+    await channel.until(3)
+    assert channel.said[1:] == [("deliver", "h1 Well"), ("ask", "zap")]
+    await replies.stop()
+    assert desk.row(turn) == ("streaming", left, 0)
 
 
 async def test_without_buttons_a_question_is_a_text_that_names_the_commands(desk: Desk) -> None:

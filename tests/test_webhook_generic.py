@@ -28,14 +28,10 @@ from miniclaw.channel_settings import GenericWebhookSettings
 from miniclaw.cli import main
 from miniclaw.errors import ConfigError, ProtocolError
 from tests.support.claw import running_claw
-from tests.support.model import last_user
 from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
+from tests.support.webhooks import echo
 
 OTHER = "whsec_" + base64.b64encode(b"another-secret-of-the-operator").decode()
-
-
-async def echo(messages: list[Message]) -> LLMResponse:
-    return LLMResponse(text=f"echo: {last_user(messages)}")
 
 
 @asynccontextmanager

@@ -61,7 +61,7 @@ def event(fields: dict[str, str], *, sender: str = "ZhangSan") -> Event:
 @asynccontextmanager
 async def corp(
     tmp_path: Path,
-    script: list[Any],
+    script: list[Any] | None,
     *,
     wecom: WeComStandin | None = None,
     account: str = "",
@@ -69,10 +69,8 @@ async def corp(
 ) -> AsyncIterator[Corp]:
     async with wecom or WeComStandin(secret="s3cret") as standin:
         one = {**APP, "api_base": standin.url, **more}
-        async with platform_claw(tmp_path, "wecom", one, ScriptedProvider(script), name=account) as (
-            claw,
-            http,
-        ):
+        provider = None if script is None else ScriptedProvider(script)
+        async with platform_claw(tmp_path, "wecom", one, provider, name=account) as (claw, http):
             yield Corp(claw, standin, http, f"wecom/{account}" if account else "wecom")
 
 

@@ -221,6 +221,7 @@ class _Reply:
                 decision = str(data["decision"])
                 await self._call(channel.close_approval(self._target, handle, question, decision))
             return
+        await self._set_aside()
         sent: str | None = None
         if isinstance(channel, AsksApproval):
             try:
@@ -238,6 +239,18 @@ class _Reply:
                 await self._call(channel.deliver(self._target, text, key=key, repeat=False))
         else:
             self._asked[approval_id] = (sent, data)
+
+    async def _set_aside(self) -> None:
+        """End the message that grows, as it is: what follows a question has to stand below it."""
+        if self._handle is None or not self._text.strip():
+            return
+        key, text = f"{self._turn.turn_id}.0", self._channel.split(self._text)[0]
+        aside = self._channel.deliver(
+            self._target, text, key=f"{key}.aside", repeat=False, handle=self._handle
+        )
+        if await self._call(aside) is not None:
+            self._handle, self._refused = None, True
+            await self._outbox.keep_stream(key, None)
 
     async def _call(self, work: Awaitable[Any]) -> Any:
         """What the platform answers; `None` when it does not, which costs a sight of progress and no more."""

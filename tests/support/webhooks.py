@@ -118,7 +118,7 @@ async def platform_claw(
     tmp_path: Path,
     platform: str,
     account: Mapping[str, Any],
-    provider: LLMProvider,
+    provider: LLMProvider | None,
     *,
     name: str = "",
     clock: Clock = time.time,

@@ -80,7 +80,7 @@ class SlackApi:
         marked = MARK + text if repeat else text
         if target.url is not None and not key.startswith("apr_") and await self._respond(target.url, marked):
             return None
-        posted = await self._post(target, marked, key)
+        posted = await self._post(target, marked, key, key)
         return f"{posted['channel']}:{posted['ts']}"
 
     async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
@@ -94,7 +94,7 @@ class SlackApi:
             return None
         text = without_pings(text)[:UPDATE_LIMIT]
         if target.thread is None:
-            posted = await self._post(target, text, key)
+            posted = await self._post(target, text, key, f"{key}.begin")
             return f"{posted['channel']}:{posted['ts']}"
         body = {
             "channel": target.conversation,
@@ -108,7 +108,8 @@ class SlackApi:
         except DeliveryError as error:
             if not error.permanent:
                 raise
-            posted = await self._post(target, text, key)  # a workspace or channel that takes no streams
+            # A workspace or channel that takes no streams.
+            posted = await self._post(target, text, key, f"{key}.begin")
             return f"{posted['channel']}:{posted['ts']}"
         handle = f"{STREAMED}{target.conversation}:{begun['ts']}"
         self._shown[handle] = text
@@ -173,12 +174,13 @@ class SlackApi:
             raise DeliveryError("the file is not on one of Slack's hosts", permanent=True)
         return await self._client.download(file.url, headers=self._headers(), max_bytes=max_bytes)
 
-    async def _post(self, target: ReplyTarget, text: str, key: str) -> dict[str, Any]:
+    async def _post(self, target: ReplyTarget, text: str, key: str, message: str) -> dict[str, Any]:
+        """Post a text of a delivery, to be found by its key; no two that differ are the same `message`."""
         body = {
             **_at(target),
             "markdown_text": text,
             "unfurl_links": False,
-            "client_msg_id": str(uuid.uuid5(uuid.NAMESPACE_OID, key)),
+            "client_msg_id": str(uuid.uuid5(uuid.NAMESPACE_OID, message)),
             "metadata": {"event_type": EVENT, "event_payload": {"key": key}},
         }
         return await self._call("chat.postMessage", body)

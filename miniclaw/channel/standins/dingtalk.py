@@ -90,5 +90,5 @@ def posted(settings: DingTalkAccount, message: dict[str, Any], *, now: float) ->
         "timestamp": moment,
         "sign": sign(settings.app_secret.get_secret_value(), moment),
     }
-    body = json.dumps(message, ensure_ascii=False).encode()
+    body = json.dumps(message).encode()
     return Event(path="dingtalk", headers=headers, body=body)

@@ -121,8 +121,7 @@ def posted(settings: WeComAccount, fields: dict[str, str], *, now: float) -> Eve
 
 def bot_event(settings: WeComAccount, message: dict[str, Any], *, now: float) -> Event:
     """Any message of an AI bot, as WeCom posts it."""
-    text = json.dumps(message, ensure_ascii=False)
-    encrypted, query = _signed(_crypto(settings, bot=True), text, now)
+    encrypted, query = _signed(_crypto(settings, bot=True), json.dumps(message), now)
     headers = {"Content-Type": "application/json"}
     body = json.dumps({"encrypt": encrypted}).encode()
     return Event(path="wecom-bot", headers=headers, body=body, query=query)
