@@ -81,9 +81,9 @@ async def company(
 
 
 async def test_a_message_is_answered_at_its_own_url_as_markdown(tmp_path: Path) -> None:
-    async with company(tmp_path, [LLMResponse(text="# **Yes**\n\ntext")]) as one:
+    async with company(tmp_path, [LLMResponse(text="# **Yes**\n\ntext\n<b>")]) as one:
         await one.say("hi", group=True)
-        assert await one.answers() == ["# **Yes**\n\ntext"]
+        assert await one.answers() == ["# **Yes**\n\ntext  \n&lt;b>"]
         assert one.ding.shown[0].raw["markdown"]["title"] == "Yes"
 
 

@@ -89,11 +89,17 @@ async def test_a_message_is_answered_to_its_sender(tmp_path: Path) -> None:
         )
 
 
-async def test_an_answer_is_sent_as_text_where_that_is_set(tmp_path: Path) -> None:
-    async with corp(tmp_path, [echo], markdown=False) as one:
+@pytest.mark.parametrize(
+    ("markdown", "kind", "shown"),
+    [(True, "markdown", "a **b**\n\n1 | 2"), (False, "text", "*a* **b**\n\n|1|2|\n|-|-|")],
+)
+async def test_an_answer_is_wecoms_markdown_or_where_that_is_set_a_text(
+    tmp_path: Path, markdown: bool, kind: str, shown: str
+) -> None:
+    async with corp(tmp_path, [LLMResponse(text="*a* **b**\n\n|1|2|\n|-|-|")], markdown=markdown) as one:
         await one.say("hi")
-        assert await one.answers() == ["echo: hi"]
-        assert one.wecom.shown[0].raw["text"] == {"content": "echo: hi"}
+        assert await one.answers() == [shown]
+        assert one.wecom.shown[0].raw[kind] == {"content": shown}
 
 
 async def test_a_long_answer_is_sent_in_parts_of_which_wecom_cuts_nothing_off(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ async def test_what_is_too_long_to_be_shown_is_sent_as_a_second_message(tmp_path
     async with chat(tmp_path, [LLMResponse(text=text)]) as one:
         first = await one.finish(await one.say("hi"))
         await one.wecom.until(lambda: one.wecom.shown)
-        assert first + one.wecom.shown[0].text == text.rstrip()
+        assert first + one.wecom.shown[0].text == text
         await eventually(lambda: one.deliveries() == [(1, "sent")])
 
 
@@ -213,13 +213,18 @@ async def test_of_what_is_longer_still_the_end_is_said_to_be_missing(tmp_path: P
 
 @pytest.mark.parametrize(
     ("line", "shown"),
-    [(LLMResponse(text="<@li> <@all>"), "<\u200b@li> <\u200b@all>"), (None, "script has ended")],
+    [
+        (LLMResponse(text="<@li> <@all>"), "<\u200b@li> <\u200b@all>"),
+        (LLMResponse(text="![me](http://a/?x=secret)"), "[me](http://a/?x=secret)"),
+        (None, "script has ended"),
+    ],
 )
-async def test_nobody_is_called_and_a_failure_is_told(
+async def test_nobody_is_called_nothing_is_loaded_and_a_failure_is_told(
     tmp_path: Path, line: LLMResponse | None, shown: str
 ) -> None:
     async with chat(tmp_path, [line] if line else []) as one:
-        assert shown in await one.finish(await one.say("hi"))
+        told = await one.finish(await one.say("hi"))
+        assert shown in told and "![" not in told
 
 
 async def test_a_turn_that_was_stopped_and_one_that_is_not_there_have_ended(tmp_path: Path) -> None:

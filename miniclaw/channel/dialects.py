@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-if TYPE_CHECKING:
-    from markdown_it.rules_core import StateCore
-
 __all__ = ["to_dingtalk", "to_wecom_app", "to_wecom_bot"]
-
-DEAR: Final = 2000
-"""Marks of one paragraph above which it stays as it is: taking it apart would cost too much."""
 
 DEEP: Final = 20
 """Levels at which the parser stops."""
 
-_MARK = re.compile(r"[*_`\[\]<\\]")
+# Without `text_join` it stays known what stood behind a backslash.
+_PARSER: Final = MarkdownIt("commonmark", {"html": False, "maxNesting": DEEP}).enable("table")
+_PARSER.disable(["entity", "reference", "text_join"])
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#~|-]|(?<=[0-9])[.)](?= )|\+(?= )|^=+(?= *$)")
 """What begins markup in a line of code; DingTalk knows the backslash."""
@@ -33,8 +29,12 @@ _TICKS = re.compile(r"`+")
 
 
 def to_wecom_bot(text: str) -> str:
-    """For an AI bot of WeCom: https://developer.work.weixin.qq.com/document/path/99110, `markdown_v2`."""
-    return _Dialect().render(text)
+    """For an AI bot of WeCom: https://developer.work.weixin.qq.com/document/path/99110, `markdown_v2`.
+
+    It has all that models write. WeCom asks for a growing answer each second, so one without images is not
+    taken apart.
+    """
+    return _Dialect().render(text) if "![" in text else text
 
 
 def to_wecom_app(text: str) -> str:
@@ -187,8 +187,8 @@ class _DingTalk(_Dialect):
 
     def code(self, lines: list[str], info: str) -> list[str]:
         def shown(line: str) -> str:
-            marked = _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], "\\" + found[0]), line)
-            return _BLANKS.sub(lambda found: "&nbsp;" * len(found[0]), marked.expandtabs(4))
+            line = _SPECIAL.sub(lambda found: _ENTITIES.get(found[0], "\\" + found[0]), line.expandtabs(4))
+            return _BLANKS.sub(lambda found: "&nbsp;" * len(found[0]), line)
 
         return [f"{shown(line)}  " for line in lines[:-1]] + [shown(lines[-1])]
 
@@ -206,29 +206,3 @@ _ENTITIES: Final = {"<": "&lt;", ">": "&gt;"}
 def _address(token: Token, name: str) -> str:
     """The address of a link, in which a bracket would end it early."""
     return str(token.attrs[name]).replace("(", "%28").replace(")", "%29")
-
-
-def _read_inline(state: StateCore) -> None:
-    """What the parser's own rule does, but for paragraphs that would cost too much."""
-    for token in state.tokens:
-        if token.type != "inline":
-            continue
-        token.children = []
-        if len(_MARK.findall(token.content)) <= DEAR:
-            state.md.inline.parse(token.content, state.md, state.env, token.children)
-        else:
-            token.children.append(Token("text", "", 0, content=token.content))
-
-
-def _parser() -> MarkdownIt:
-    parser = (
-        MarkdownIt("commonmark", {"html": False, "maxNesting": DEEP})
-        .enable("table")
-        .disable(["entity", "reference"])
-    )
-    parser.core.ruler.at("inline", _read_inline)
-    parser.core.ruler.disable("text_join")  # so that what stood behind a backslash stays known
-    return parser
-
-
-_PARSER: Final = _parser()
