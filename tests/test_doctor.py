@@ -210,6 +210,16 @@ def test_a_platform_without_its_secret_is_named_and_one_with_it_passes(
     assert found["dingtalk"][0]["state"] == "ok" and "wecom" not in found
 
 
+def test_of_wecom_a_bot_alone_lacks_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WECOM_BOT_TOKEN", "bot-token")
+    monkeypatch.setenv("WECOM_BOT_ENCODING_AES_KEY", SECRETS["WECOM_ENCODING_AES_KEY"])
+    code, found = doctor(tmp_path, capsys)
+    assert code == 0 and "wecom" not in found
+    assert [check["state"] for check in found["wecom-bot"]] == ["ok"]
+
+
 def test_a_secret_of_the_wrong_form_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +249,10 @@ async def test_the_public_address_is_tried_with_each_platforms_own_challenge(
 ) -> None:
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
+    for directory in (tmp_path / "server", tmp_path / "other"):
+        directory.mkdir()
+        further = '[channels.slack.accounts.acme]\nsigning_secret = "another-one"\n'
+        (directory / "miniclaw.toml").write_text(further, encoding="utf-8")
     loaded = load_settings(
         env=dict(os.environ) | {"MINICLAW_WEB__PORT": "0"}, data_dir=str(tmp_path / "server"), arguments={}
     )
@@ -248,7 +262,9 @@ async def test_the_public_address_is_tried_with_each_platforms_own_challenge(
         words = ["doctor", "--json", "--data-dir", str(tmp_path / "other"), "--public-url"]
         assert await asyncio.to_thread(main, [*words, url]) == 0
         found = [check for check in json.loads(capsys.readouterr().out) if url in check["result"]]
-        assert {check["name"] for check in found} == {"slack", "feishu", "wecom", "dingtalk", "generic"}
+        assert {check["name"] for check in found} == {
+            *("slack", "slack/acme", "feishu", "wecom", "wecom-bot", "dingtalk", "generic")
+        }
         monkeypatch.setenv("SLACK_SIGNING_SECRET", "another-secret-than-the-gateways")
         assert await asyncio.to_thread(main, [*words, url]) == 1
         out = json.loads(capsys.readouterr().out)
