@@ -177,8 +177,7 @@ async def test_a_group_and_each_person_have_their_own_session(tmp_path: Path) ->
 async def test_strangers_get_a_pairing_code_or_silence(tmp_path: Path) -> None:
     async with company(tmp_path, [echo], strangers="pair") as one:
         await one.say("hi")
-        await one.ding.until(lambda: one.ding.shown)
-        await one.claw.identities.pair("owner", one.ding.shown[0].text.split()[-1])
+        await one.pair()
         await one.say("hello")
         assert (await one.answers())[1:] == ["echo: hello"]
     async with company(tmp_path / "other", [], strangers="refuse") as one:

@@ -381,10 +381,7 @@ async def test_strangers_get_a_pairing_code_once_where_they_are_not_served(tmp_p
     async with workspace(tmp_path, [echo], strangers="pair") as one:
         await one.say("hi", channel="D1", ts="1.1", event_id="Ev1")
         await one.say("hi", channel="D1", ts="1.1", event_id="Ev1")
-        await one.slack.until(lambda: one.slack.shown)
-        [text] = await one.answers(0)
-        code = text.split()[-1]
-        await one.claw.identities.pair("owner", code)
+        await one.pair()
         await one.say("hello", channel="D1")
         assert (await one.answers())[1:] == ["echo: hello"]
         assert one.claw._db.read("SELECT user_id FROM turns") == [("owner",)]

@@ -108,6 +108,12 @@ class Site(Generic[S]):
         await eventually(lambda: self.claw._db.read(ended)[0][0] >= turns and not self.claw._db.read(left))
         return [one.text for one in self.standin.shown]
 
+    async def pair(self) -> None:
+        """Let the operator pair with the code that a stranger, and nobody else, was shown."""
+        await self.standin.until(lambda: self.standin.shown)
+        [text] = await self.answers(0)
+        await self.claw.identities.pair("owner", text.split()[-1])
+
     def turns(self) -> int:
         """How many turns there are."""
         return int(self.claw._db.read("SELECT COUNT(*) FROM turns")[0][0])
