@@ -102,6 +102,16 @@ def test_a_code_block_in_a_list_or_a_quotation_is_cut_with_its_prefix(
     assert "".join(body for _, body, _ in parts_of(text, 500)) == text
 
 
+@pytest.mark.parametrize("prefix", ["", "> ", "  "])
+def test_no_empty_code_block_is_left_where_a_cut_falls_on_the_end_of_one(prefix: str) -> None:
+    code = "\n".join(f"{prefix}line {number}" for number in range(60))
+    text = f"{'- item' * (prefix == '  ')}\n{prefix}```\n{code}\n{prefix}```\n\n{'and more words. ' * 60}"
+    for limit in range(400, 700):
+        for part in split_markdown(text, limit):
+            assert len(part) <= limit
+            assert all(token.content.strip() for token in BLOCKS.parse(part) if token.type == "fence")
+
+
 def test_a_block_that_is_too_deep_to_be_named_again_is_cut_as_it_is() -> None:
     text = "> " * 25 + "```\n" + ("> " * 25 + "code\n") * 50
     assert "".join(split_markdown(text, 400)) == text

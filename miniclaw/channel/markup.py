@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from markdown_it import MarkdownIt
@@ -29,6 +30,8 @@ class _Fence:
 
     start: int
     end: int
+    behind: int
+    """Where the line that closes it ends."""
     marks: str
     info: str
     prefix: str
@@ -65,8 +68,14 @@ def parts_of(text: str, limit: int, *, measure: Callable[[str], int] = len) -> l
     added = max((measure(f"{fence.head(in_line=True)}\n{fence.tail}") for fence in fences), default=0)
     parts: list[tuple[str, str, str]] = []
     position = 0
-    for part in split_text(text, limit - added, measure=measure):
-        end = position + len(part)
+    for end in accumulate(map(len, split_text(text, limit - added, measure=measure))):
+        ending = next((fence for fence in fences if fence.end == end + 1), None)
+        if ending is not None and measure(text[end : ending.behind]) <= measure(f"\n{ending.tail}"):
+            # The line that closes a block goes along, in the place of what would be added.
+            end = ending.behind
+        if end <= position:
+            continue
+        part = text[position:end]
         opened = next((fence for fence in fences if fence.start < position < fence.end), None)
         closed = next((fence for fence in fences if fence.start < end < fence.end), None)
         head = opened.head(in_line=text[position - 1] not in "\r\n") if opened else ""
@@ -90,10 +99,10 @@ def _fences(text: str) -> list[_Fence]:
             continue
         last = text[lines[end - 1] : lines[end]].strip("> \t\r\n")
         is_closed = end - 1 > first and last.startswith(token.markup) and not last.strip(token.markup[0])
-        # The line that closes it is of no use to the part before it: a cut just there is one in the block.
-        until = lines[end - 1] + 1 if is_closed else lines[end]
+        until = lines[end - 1] + 1 if is_closed else lines[end]  # a cut just before its last line is in it
         info = token.info.strip()[:LONGEST_INFO]
-        found.append(_Fence(lines[first + 1] - 1, until, token.markup[:LONGEST_INFO], info, prefix))
+        marks = token.markup[:LONGEST_INFO]
+        found.append(_Fence(lines[first + 1] - 1, until, lines[end], marks, info, prefix))
     return found
 
 
