@@ -228,19 +228,42 @@ async def test_a_user_whose_day_is_used_up_is_told_so_and_another_is_served(tmp_
         assert model.requests == []
 
 
-async def test_turns_at_once_share_the_day_of_their_user(tmp_path: Path) -> None:
-    both = asyncio.Barrier(2)
+@pytest.mark.parametrize(
+    ("limit", "calls"),
+    [
+        ({"limits__user_tokens_per_day": 6000}, 6),
+        ({"limits__user_cost_usd_per_day": 0.0065}, 6),
+        ({"limits__user_tokens_per_day": 600}, 1),
+    ],
+    ids=str,
+)
+async def test_turns_at_once_share_the_day_of_their_user_and_pass_it_by_one_call_at_most(
+    tmp_path: Path, limit: dict[str, Any], calls: int
+) -> None:
+    async with served(tmp_path, always_zap, **limit) as (claw, model):
+        claw.registry.register(Zap("read"))
+        ends = await asyncio.gather(*(end_of(claw) for _ in range(12)))
+        assert {end["data"]["stopped_by"] for end in ends} <= {"tokens", "money"}
+        assert len(model.requests) == calls
+
+
+async def test_a_call_that_waits_for_another_of_the_day_goes_on_when_that_one_fails(tmp_path: Path) -> None:
+    go = asyncio.Event()
 
     async def script(messages: list[Message], number: int) -> Reply:
-        if number <= 2:
-            await both.wait()
-        return always_zap(messages, number)
+        if number > 1:
+            return {"text": "hi"}
+        await go.wait()
+        return {"status": 401}
 
-    async with served(tmp_path, script, limits__user_tokens_per_day=1500) as (claw, model):
-        claw.registry.register(Zap("read"))
-        ends = await asyncio.gather(end_of(claw), end_of(claw))
-        assert [end["data"]["stopped_by"] for end in ends] == ["tokens", "tokens"]
-        assert len(model.requests) == 2
+    async with served(tmp_path, script, limits__user_tokens_per_day=500) as (claw, model):
+        first = asyncio.create_task(end_of(claw))
+        await eventually(lambda: model.requests)
+        second = asyncio.create_task(end_of(claw))
+        await eventually(lambda: claw.mailbox.load["running"] == 2)
+        go.set()
+        assert (await first)["name"] == "turn.failed"
+        assert (await second)["data"]["text"] == "hi"
 
 
 @pytest.mark.parametrize("limit", ["agent__max_cost_usd", "limits__user_cost_usd_per_day"])

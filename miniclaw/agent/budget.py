@@ -17,6 +17,9 @@ __all__ = ["Budget", "DayBudget", "Limit", "Stop", "StoppedBy"]
 StoppedBy = Literal["iterations", "tool_calls", "tokens", "seconds", "money"]
 Limit = Literal[StoppedBy, "tokens_today", "money_today", "unpriced"]
 
+USUAL_ANSWER: Final = 1_000
+"""Tokens that a call is expected to answer with, as long as the user's calls of today have shown no more."""
+
 _ENDS: Final[dict[Limit, StoppedBy]] = {
     **{"iterations": "iterations", "tool_calls": "tool_calls", "seconds": "seconds"},
     **{"tokens": "tokens", "tokens_today": "tokens"},
@@ -46,16 +49,45 @@ class DayBudget:
         self.max_tokens = limits.user_tokens_per_day
         self.max_cost = limits.user_cost_usd_per_day
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is any limit."""
+        return self.max_tokens is not None or self.max_cost is not None
+
     def spend(self, usage: Usage) -> None:
         """Count it, if anything is limited."""
-        if self.max_tokens is not None or self.max_cost is not None:
+        if self.is_limited:
             self._ledger.spend(self._user_id, usage)
+
+    def hold(self, model: str, tokens: int) -> Callable[[], None]:
+        """Set aside what a call with a history of so many tokens may use; what is returned lets it go."""
+        used = list(self._ledger.today(self._user_id))
+        calls = sum(usage.calls for usage in used) or 1
+        expected = Usage(
+            model=model,
+            input_tokens=max(tokens, sum(usage.input_tokens for usage in used) // calls),
+            output_tokens=max(USUAL_ANSWER, sum(usage.output_tokens for usage in used) // calls),
+            calls=1,
+        )
+        return self._ledger.hold(self._user_id, expected)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the user's running calls may use up what is left of the day."""
+        return self._stop_at(self._ledger.held(self._user_id)) is not None
+
+    async def let_go_next(self) -> None:
+        """Wait until a running call has ended."""
+        await self._ledger.let_go_next()
 
     def stop(self) -> Stop | None:
         """The limit that the user has reached today."""
-        if self.max_tokens is None and self.max_cost is None:
+        return self._stop_at(())
+
+    def _stop_at(self, held: Iterable[Usage]) -> Stop | None:
+        if not self.is_limited:
             return None
-        used = list(self._ledger.today(self._user_id))
+        used = [*self._ledger.today(self._user_id), *held]
         if self.max_tokens is not None and sum(usage.tokens for usage in used) >= self.max_tokens:
             return Stop("tokens_today")
         if self.max_cost is None:
@@ -86,7 +118,7 @@ class Budget:
     ) -> None:
         self.config = config
         self.prices = prices or {}
-        self._day = day
+        self.day: DayBudget | None = parent.day if parent is not None else day
         self._parent = parent
         self.by_model: dict[str, Usage] = {}
         self.iterations = 0
@@ -114,8 +146,8 @@ class Budget:
         self._unstored.append(usage)
         if self._parent is not None:
             self._parent.spend(usage)
-        elif self._day is not None:
-            self._day.spend(usage)
+        elif self.day is not None:
+            self.day.spend(usage)
         return usage
 
     def count(self, *, iterations: int = 0, tool_calls: int = 0) -> None:
@@ -125,6 +157,12 @@ class Budget:
         if self._parent is not None:
             self._parent.count(iterations=iterations, tool_calls=tool_calls)
 
+    async def admit(self, model: str) -> Stop | None:
+        """As `stop`; waits for running calls that may use up the user's day. The call must begin at once."""
+        while (stop := self.stop(model)) is None and self.day is not None and self.day.is_held:
+            await self.day.let_go_next()
+        return stop
+
     def stop(self, model: str) -> Stop | None:
         """The limit that forbids another call of this model."""
         config, usage = self.config, self.usage
@@ -132,7 +170,7 @@ class Budget:
             return Stop("iterations")
         if config.max_tokens_per_turn is not None and usage.tokens >= config.max_tokens_per_turn:
             return Stop("tokens")
-        by_day = self._day is not None and self._day.max_cost is not None
+        by_day = self.day is not None and self.day.max_cost is not None
         if config.max_cost_usd is not None or by_day:
             unknown = next((used.model for used in self.by_model.values() if used.cost is None), None)
             if unknown is not None or price_of(model, self.prices) is None:
@@ -141,7 +179,7 @@ class Budget:
             return Stop("money")
         if self._parent is not None:
             return self._parent.stop(model)
-        return self._day.stop() if self._day is not None else None
+        return self.day.stop() if self.day is not None else None
 
     def mark(self) -> dict[str, Any]:
         """What the next stored step keeps, so that a later attempt does not begin at zero."""

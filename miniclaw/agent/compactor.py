@@ -120,12 +120,12 @@ async def ask_model(
     """
     model = session.metadata.get("model")
     provider = core.provider.with_model(model) if model else core.provider
-    if (stop := progress.budget.stop(provider.info.name)) is not None:
-        raise ModelError("model_quota", limit_sentence(stop, turn.text, ""))
     trace = progress.trace.part(purpose, [Layer(name=purpose, text=messages[0]["content"])])
     seconds = core.settings.agent.turn_timeout
     try:
         async with asyncio.timeout(seconds):
+            if (stop := await progress.budget.admit(provider.info.name)) is not None:
+                raise ModelError("model_quota", limit_sentence(stop, turn.text, ""))
             with ModelCall(progress.budget, trace, provider.info.name, messages) as call:
                 call.response = await provider.chat(messages)
                 return call.response

@@ -78,7 +78,7 @@ class AgentRuntime:
         while True:
             async for event in calls.run():
                 yield event
-            if (stop := calls.stop or budget.stop(provider.info.name)) is not None:
+            if (stop := calls.stop or await budget.admit(provider.info.name)) is not None:
                 yield Finished(LLMResponse(), stop)
                 return
             failpoints.hit("before-model")

@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -242,7 +242,7 @@ class ModelCall:
         size: characters that came so far.
     """
 
-    __slots__ = ("_began", "_budget", "_messages", "_model", "_trace", "response", "size")
+    __slots__ = ("_began", "_budget", "_let_go", "_messages", "_model", "_trace", "response", "size")
 
     def __init__(self, budget: Budget, trace: TurnTrace, model: str, messages: Sequence[Message]) -> None:
         self._budget = budget
@@ -254,6 +254,10 @@ class ModelCall:
 
     def __enter__(self) -> Self:
         self._budget.count(iterations=1)
+        day = self._budget.day
+        self._let_go: Callable[[], None] | None = None
+        if day is not None and day.is_limited:
+            self._let_go = day.hold(self._model, rough_tokens(self._messages))
         self._began = time.perf_counter()
         return self
 
@@ -275,6 +279,8 @@ class ModelCall:
                 calls=max(1, usage.calls),
             )
         )
+        if self._let_go is not None:
+            self._let_go()
         ms = round((time.perf_counter() - self._began) * 1000)
         if response.tool_calls:
             more["asked_for"] = [call.name for call in response.tool_calls]

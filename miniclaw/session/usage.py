@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -57,6 +58,8 @@ class UsageLedger:
         self._clock = clock
         self._day = ""
         self._today: dict[str, dict[str, Usage]] = {}
+        self._held: dict[str, list[Usage]] = {}
+        self._let_go = asyncio.Event()
         self.prices = prices
 
     def rows(self, user_id: str) -> list[dict[str, Any]]:
@@ -86,3 +89,24 @@ class UsageLedger:
         self.today(user_id)
         models = self._today[user_id]
         models[usage.model] = models.get(usage.model, Usage()).plus(usage)
+
+    def hold(self, user_id: str, usage: Usage) -> Callable[[], None]:
+        """Set aside what a call is expected to use, priced; what is returned ends that."""
+        held = priced(usage, self.prices)
+        mine = self._held.setdefault(user_id, [])
+        mine.append(held)
+
+        def let_go() -> None:
+            mine.remove(held)
+            self._let_go.set()
+            self._let_go = asyncio.Event()
+
+        return let_go
+
+    def held(self, user_id: str) -> Sequence[Usage]:
+        """What is set aside for the user's running calls."""
+        return self._held.get(user_id, ())
+
+    async def let_go_next(self) -> None:
+        """Wait for the end of a reservation."""
+        await self._let_go.wait()
