@@ -251,7 +251,7 @@ class MiniClaw:
             ping_seconds=settings.gateway.ping_interval,
             may_move="web.port" not in self._origins,
         )
-        self.api = Api(core, self.commands, self.mailbox, self.dispatcher)
+        self.api = Api(core, self.commands, self.mailbox, self.dispatcher, self._db)
         server.add(self.web.routes())
         server.add(self.api.routes())
         notices = Notices(self.outbox, self._push, self.dispatcher, self.identities, clock=self._clock)

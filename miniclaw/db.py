@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,8 @@ CHECKPOINT_PAGES: Final = 1000
 """Pages (4 KiB) in the write-ahead log after which it is copied into the database, in a thread."""
 PIECE: Final = 200
 """Rows that are turned into objects at a time."""
+FULL_DISK_BYTES: Final = 16 * 1024 * 1024
+"""Free room below which the disk counts as full: the write-ahead log needs some before it can be copied."""
 BUSY_TIMEOUT_MS: Final = 250
 """How long a write waits for another writer, which is none of ours; the loop stands still for it."""
 
@@ -94,6 +97,20 @@ class Database:
             loop.call_soon(self._flush)
         self._pending.append((operation, future))
         return future
+
+    async def check(self) -> None:
+        """Write something, as the next message would have to be.
+
+        Raises:
+            StorageUnavailable: it could not be, and why, in one sentence.
+        """
+        free = shutil.disk_usage(Path(self._path).parent).free
+        if free < FULL_DISK_BYTES:
+            raise StorageUnavailable(
+                f"The disk of the data directory is full ({free >> 20} MB free); make room."
+            )
+        # SQLite writes nothing for a value that is the same.
+        await self.write(lambda c: c.execute("REPLACE INTO meta VALUES ('probe', hex(randomblob(8)))"))
 
     def read(self, query: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
         """Rows of a small query (200 at most), at once; sees everything that was committed.

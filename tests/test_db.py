@@ -151,6 +151,16 @@ async def test_a_full_disk_fails_every_write_of_the_transaction_and_is_survived(
     assert keys(tmp_path) == {"b"}
 
 
+async def test_a_check_writes_each_time(tmp_path: Path) -> None:
+    """For a value that is the same SQLite writes nothing, and a full disk would not be noticed."""
+    async with open_database(tmp_path) as database:
+        probes = []
+        for _ in range(2):
+            await database.check()
+            probes.append(database.read("SELECT value FROM meta WHERE key = 'probe'"))
+        assert probes[0] != probes[1]
+
+
 async def test_an_error_of_the_disk_in_one_operation_fails_the_whole_transaction(tmp_path: Path) -> None:
     def fails(connection: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("disk I/O error")

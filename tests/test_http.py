@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import socket
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ import aiohttp
 import pytest
 from yarl import URL
 
+from miniclaw import db
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
@@ -338,6 +340,29 @@ async def test_liveness_and_readiness_are_open(tmp_path: Path) -> None:
         async with http.post(f"{base}/api/messages", headers=AUTH, json={"text": "x"}) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (503, "draining")
             assert response.headers["Retry-After"]
+
+
+async def test_who_cannot_store_a_message_is_not_ready_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 0)
+    async with web(tmp_path) as (_, http, base):
+
+        async def ready() -> tuple[int, str]:
+            async with http.get(f"{base}/readyz") as response:
+                return response.status, (await response.json()).get("error", {}).get("message", "")
+
+        with sqlite3.connect(tmp_path / "miniclaw.db", isolation_level=None) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert await ready() == (503, "The database did not take a write: database is locked.")
+            other.execute("ROLLBACK")
+        other.close()
+        assert await ready() == (200, "")
+        monkeypatch.setattr(db, "FULL_DISK_BYTES", 1 << 60)
+        status, reason = await ready()
+        assert status == 503 and reason.startswith("The disk of the data directory is full (")
+        async with http.get(f"{base}/healthz") as response:
+            assert response.status == 200, "a restart would not help"
 
 
 async def test_a_taken_port_that_was_asked_for_is_an_error_and_the_default_moves_on(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from miniclaw import __version__
 from miniclaw.agent.approval import Decision
 from miniclaw.agent.core import Core
-from miniclaw.errors import ProtocolError
+from miniclaw.db import Database
+from miniclaw.errors import ProtocolError, StorageError
 from miniclaw.gateway.commands import Commands
 from miniclaw.gateway.dispatcher import Dispatcher
 from miniclaw.gateway.http import Route, json_response, read_json, user_of
@@ -46,8 +47,11 @@ class _ForkBody(BaseModel):
 class Api:
     """Handlers of `/api/`; each checks that what it shows belongs to the user who asks."""
 
-    def __init__(self, core: Core, commands: Commands, mailbox: Mailbox, dispatcher: Dispatcher) -> None:
+    def __init__(
+        self, core: Core, commands: Commands, mailbox: Mailbox, dispatcher: Dispatcher, database: Database
+    ) -> None:
         self._dispatcher = dispatcher
+        self._db = database
         self._c = core
         self._commands = commands
         self._mailbox = mailbox
@@ -84,9 +88,14 @@ class Api:
         return json_response({"ok": True})
 
     async def ready(self, request: web.Request) -> web.Response:
-        """New messages are taken."""
-        ready = self.is_ready and not self._mailbox.is_stopped
-        return json_response({"ok": ready}, status=200 if ready else 503)
+        """New messages are taken and can be stored; 503 with the reason if not."""
+        if not self.is_ready or self._mailbox.is_stopped:
+            raise ProtocolError("draining", "This gateway starts or stops; try again in a moment.")
+        try:
+            await self._db.check()
+        except StorageError as error:
+            raise ProtocolError("storage_unavailable", str(error)) from error
+        return json_response({"ok": True})
 
     async def status(self, request: web.Request) -> web.Response:
         """Version, model and user, for the page's header."""
