@@ -1,7 +1,7 @@
 """Text as search, terminals, channels and the token budget see it.
 
-Owns the one tokeniser (index, query and de-duplication must agree), the one splitter, the display width, the
-token estimate and front matter. Knows no message, memory or skill. Everything is linear on hostile text.
+Owns the one tokeniser (index, query and de-duplication must agree), the one splitter, the display width and
+the token estimate. Knows no message, memory or skill. Everything is linear on hostile text.
 """
 
 from __future__ import annotations
@@ -10,17 +10,13 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 __all__ = [
-    "FrontMatter",
-    "FrontMatterProblem",
     "display_width",
     "estimate_tokens",
     "fold",
-    "parse_front_matter",
     "split_text",
     "tokenize",
 ]
@@ -227,69 +223,3 @@ def _beyond_ascii(shape: bytes) -> float:
 def _thirds(shape: bytes, name: bytes) -> int:
     """How many pieces of up to three the runs of `name` make."""
     return shape.replace(name * 3, b"#").replace(name * 2, b"#").replace(name, b"#").count(b"#")
-
-
-# --- front matter -----------------------------------------------------------------------------------------
-
-_FENCE = re.compile(r"^---[ \t]*$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontMatter:
-    """A Markdown file that begins with a YAML mapping between two lines of `---`."""
-
-    fields: dict[str, Any]
-    """Strings, lists and mappings of them; nothing is guessed to be a number, a date or a truth value."""
-    body: str
-    head: str
-    """The YAML itself; its first line is line 2 of the file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontMatterProblem:
-    """Why a file has no usable front matter."""
-
-    line: int
-    reason: str
-
-
-def parse_front_matter(text: str) -> FrontMatter | FrontMatterProblem:
-    """Take a Markdown file apart; a byte order mark and CRLF line ends are accepted."""
-    text = text.removeprefix("\ufeff")
-    if text.partition("\n")[0].endswith("\r"):
-        text = text.replace("\r\n", "\n")
-    opening = _FENCE.match(text)
-    if opening is None:
-        return FrontMatterProblem(line=1, reason="the file does not begin with front matter (a line `---`)")
-    start = opening.end() + 1
-    closing = _FENCE.search(text, start)
-    if closing is None:
-        return FrontMatterProblem(line=1, reason="the front matter has no closing line `---`")
-    head = text[start : closing.start()]
-    fields = _load_mapping(head)
-    if isinstance(fields, FrontMatterProblem):
-        return fields
-    return FrontMatter(fields=fields, body=text[closing.end() + 1 :], head=head)
-
-
-def _load_mapping(head: str) -> dict[str, Any] | FrontMatterProblem:
-    import yaml  # only who reads files pays for it
-
-    # Base loaders build strings, lists and mappings only: `version: 1.10` stays `1.10`.
-    loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-    try:
-        value = yaml.load(head, Loader=loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line if mark else 0
-        is_tab = head.splitlines()[line : line + 1] and head.splitlines()[line].startswith("\t")
-        why = "a line begins with a tab; use blanks" if is_tab else error.problem
-        return FrontMatterProblem(line=line + 2, reason=f"the front matter is not YAML: {why}")
-    except (yaml.YAMLError, RecursionError) as error:
-        reason = (
-            "it is nested too deeply" if isinstance(error, RecursionError) else "it holds a control character"
-        )
-        return FrontMatterProblem(line=2, reason=f"the front matter is not YAML: {reason}")
-    if not isinstance(value, dict):
-        return FrontMatterProblem(line=2, reason="the front matter must be `key: value` lines")
-    return value

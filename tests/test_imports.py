@@ -28,6 +28,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "config",
         "metrics",
         "text",
+        "front_matter",
         "schema",
         "db",
         "rundir",

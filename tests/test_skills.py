@@ -121,6 +121,9 @@ def test_windows_line_ends_and_a_byte_order_mark_are_accepted(tmp_path: Path) ->
             "name: a\ndescription: use it: now",
             "3: the front matter is not YAML: mapping values are not allowed",
         ),
+        ("name: a\ndescription: x\n'name': b", "4: the key `name` stands there twice"),
+        ("name: a\ndescription: x\nmetadata:\n  b: c\n  b: d", "6: the key `b` stands there twice"),
+        ("name: a\ndescription: x\ntags: [{b: c, b: d}]", "4: the key `b` stands there twice"),
     ],
 )
 def test_a_wrong_field_is_named_with_its_line(tmp_path: Path, head: str, expected: str) -> None:
@@ -499,7 +502,7 @@ REAL: list[tuple[str, str, str | None]] = [
     ("emoji", "name: emoji\ndescription: 🚀 ship it\n", None),
     ("tabbed", "name: tabbed\ndescription: x\nmetadata:\n\tauthor: Eve\n", "tab"),
     ("anchor", "name: &n anchor\ndescription: *n\n", None),
-    ("twice", "name: twice\ndescription: one\ndescription: two\n", None),
+    ("twice", "name: twice\ndescription: one\ndescription: two\n", "twice"),
     ("listed", "name: listed\ndescription:\n  - one\n  - two\n", "description"),
     ("empty", "name: empty\ndescription:\n", "description"),
     ("Upper", "name: Upper\ndescription: x\n", "name"),

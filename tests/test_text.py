@@ -12,13 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from miniclaw.front_matter import FrontMatter, FrontMatterProblem, parse_front_matter
 from miniclaw.text import (
-    FrontMatter,
-    FrontMatterProblem,
     display_width,
     estimate_tokens,
     fold,
-    parse_front_matter,
     split_text,
     tokenize,
 )

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, ValidationError
 
 from miniclaw.errors import MemoryStoreError
+from miniclaw.front_matter import FrontMatterProblem, parse_front_matter
 from miniclaw.gateway.protocol import format_time, plain_text
-from miniclaw.text import FrontMatterProblem, parse_front_matter
 
 __all__ = [
     "Category",

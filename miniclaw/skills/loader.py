@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from miniclaw.errors import SkillError
+from miniclaw.front_matter import FrontMatter, FrontMatterProblem, parse_front_matter
 from miniclaw.skills.models import Skill, SkillFinding
-from miniclaw.text import FrontMatter, FrontMatterProblem, parse_front_matter
 
 __all__ = ["LoadedSkills", "STANDARD_FILE", "Signature", "SkillLoader", "finding_at"]
 
