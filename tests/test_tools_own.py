@@ -411,6 +411,10 @@ async def quits_too(payload: dict[str, Any]) -> None:
     raise KeyboardInterrupt
 
 
+async def quits_in_a_task(payload: dict[str, Any]) -> None:
+    await asyncio.create_task(asyncio.to_thread(quits, payload))
+
+
 async def cancels(payload: dict[str, Any]) -> None:
     raise asyncio.CancelledError
 
@@ -495,6 +499,7 @@ async def test_a_result_can_be_withheld(tmp_path: Path) -> None:
         (lambda: call("breaks"), "failed (ValueError)"),
         (lambda: call("quits"), "failed (SystemExit)"),
         (lambda: call("quits_too"), "failed (KeyboardInterrupt)"),
+        (lambda: call("quits_in_a_task"), "failed (ToolError)"),
         (lambda: call("cancels"), "failed (CancelledError)"),
         (lambda: call("hangs", timeout=0.05), "failed (TimeoutError)"),
         (lambda: call("blocks", timeout=0.05), "failed (TimeoutError)"),

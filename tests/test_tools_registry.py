@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 import threading
@@ -233,6 +234,34 @@ async def test_a_tool_cannot_end_the_program_or_the_turn(error: BaseException, i
     result = await registry.execute("fails", {})
     assert not result.ok
     assert f"({type(error).__name__}: the tool tried to end the program)" in result.content
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_task_that_a_tool_began_cannot_end_the_program(waits: bool) -> None:
+    async def inner() -> None:
+        raise SystemExit(1)
+
+    async def outer() -> None:
+        await asyncio.wait([asyncio.create_task(inner())])
+        await inner()
+
+    tasks: list[asyncio.Task[None]] = []
+
+    @tool
+    async def begins() -> str:
+        tasks.append(asyncio.create_task(outer()))
+        if waits:
+            await tasks[0]
+        return "begun"
+
+    result = await ToolRegistry([begins]).execute("begins", {})
+    assert result.ok is not waits
+    (failure,) = await asyncio.gather(*tasks, return_exceptions=True)
+    assert str(failure) == "A task of the tool failed inside (SystemExit: the tool tried to end the program)."
+    assert not waits or str(failure) in result.content
+    own = asyncio.create_task(inner())
+    assert inspect.iscoroutine(own.get_coro()), "a task of the program is as it was"
+    own.cancel()
 
 
 async def test_no_trace_in_the_log_shows_a_secret(caplog: pytest.LogCaptureFixture) -> None:

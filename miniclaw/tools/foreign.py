@@ -8,13 +8,22 @@ import contextvars
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, wait
 from typing import Any, Final, TypeVar, cast
 
 from miniclaw.errors import ToolError
 
-__all__ = ["finished", "in_thread", "is_cancelled", "kind_of", "prints_aside", "start", "trace_of"]
+__all__ = [
+    "finished",
+    "in_thread",
+    "is_cancelled",
+    "kind_of",
+    "prints_aside",
+    "start",
+    "tasks_contained",
+    "trace_of",
+]
 
 T = TypeVar("T")
 
@@ -25,6 +34,7 @@ LOADING: Final = 10.0
 
 _at_work: set[Future[Any]] = set()
 _abandoned: set[Future[Any]] = set()
+_is_contained: contextvars.ContextVar[bool] = contextvars.ContextVar("tasks_contained", default=False)
 _is_aside: contextvars.ContextVar[bool] = contextvars.ContextVar("prints_aside", default=False)
 
 
@@ -97,6 +107,54 @@ def kind_of(error: BaseException) -> str:
 def trace_of(error: BaseException) -> str:
     """The traceback as text, from which secrets can be taken; a logger that makes it itself shows them."""
     return "".join(traceback.format_exception(error))
+
+
+@contextlib.contextmanager
+def tasks_contained() -> Iterator[None]:
+    """A task that is begun inside cannot end the program: on its `SystemExit` asyncio would end the loop."""
+    loop = asyncio.get_running_loop()
+    if not isinstance(factory := loop.get_task_factory(), _Tasks):
+        loop.set_task_factory(_Tasks(factory))  # and it stays, for tasks that begin others later
+    before = _is_contained.set(True)
+    try:
+        yield
+    finally:
+        _is_contained.reset(before)
+
+
+class _Tasks:
+    """Makes the tasks of a loop, those of others' code with a contained coroutine."""
+
+    def __init__(self, factory: Callable[..., Any] | None) -> None:
+        self._make = factory or (lambda loop, work, **more: asyncio.Task(work, loop=loop, **more))
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, work: Any, **more: Any) -> Any:
+        return self._make(loop, _Contained(work) if _is_contained.get() else work, **more)
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine whose try to end the program is an error like any other."""
+
+    def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
+        self._inner = inner
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        return (yield from self._inner.__await__())
+
+    def send(self, value: Any) -> Any:
+        return self._step(self._inner.send, value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._step(self._inner.throw, *error)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _step(self, step: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return step(*given)
+        except (SystemExit, KeyboardInterrupt) as error:
+            raise ToolError(f"A task of the tool failed inside ({kind_of(error)}).") from error
 
 
 @contextlib.contextmanager

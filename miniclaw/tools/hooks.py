@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from miniclaw.errors import ConfigError, ToolError
 from miniclaw.settings import Hook, Moment
-from miniclaw.tools.foreign import finished, in_thread, is_cancelled, prints_aside, trace_of
+from miniclaw.tools.foreign import finished, in_thread, is_cancelled, prints_aside, tasks_contained, trace_of
 from miniclaw.tools.loading import load_file, place_of
 from miniclaw.tools.process import clean_environment, run_program
 
@@ -70,7 +70,7 @@ class Hooks:
                 return await self._command(hook, payload)
             async with asyncio.timeout(hook.timeout):
                 if inspect.iscoroutinefunction(function):
-                    with prints_aside():
+                    with prints_aside(), tasks_contained():
                         answer = await function(payload)
                 else:
                     answer = await in_thread(partial(function, payload))

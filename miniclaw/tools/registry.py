@@ -21,7 +21,7 @@ from miniclaw.tools.arguments import ValidatesArguments, check_arguments, option
 from miniclaw.tools.base import Risk, Tool, ToolResult, ToolSource
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.exports import chat_form, mcp_form, responses_form
-from miniclaw.tools.foreign import is_cancelled, kind_of, trace_of
+from miniclaw.tools.foreign import is_cancelled, kind_of, tasks_contained, trace_of
 from miniclaw.tools.function import FunctionTool, origin_of
 from miniclaw.tools.results import readable
 
@@ -246,7 +246,8 @@ class ToolRegistry:
         while True:
             try:
                 async with asyncio.timeout(seconds) as limit:
-                    return await tool.execute(**values)
+                    with tasks_contained():
+                        return await tool.execute(**values)
             except TimeoutError:
                 tries -= 1
                 hangs = limit.expired() and isinstance(tool, FunctionTool) and tool.blocks
