@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from miniclaw.cli.chat import readable
 from tests.support.claw import TOKEN, server_process
 from tests.support.model import FakeModel, Reply
 from tests.support.terminal import Terminal
@@ -31,6 +32,7 @@ def run(
         input=stdin,
         capture_output=True,
         encoding="utf-8",
+        errors="surrogateescape",
         timeout=60,
         check=False,
     )
@@ -40,6 +42,17 @@ def test_once_prints_an_answer_and_exits_0_with_the_demo_model(tmp_path: Path) -
     done = run("chat", "--once", "37*43 等于多少", data_dir=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "1591" in done.stdout.splitlines()[-1]
+
+
+def test_what_is_typed_is_answered_though_it_is_no_unicode(tmp_path: Path) -> None:
+    """HKUDS/nanobot#2846: an emoji came from a Windows console in two halves and crashed the write."""
+    assert readable("a \ud83d\udc08 \ud83d \udc08 \0 猫") == "a 🐈 \ufffd \ufffd \ufffd 猫"
+    broken = os.fsdecode(b"/help me \xf0\x9f")
+    assert run("chat", "--once", f"/{broken}", data_dir=tmp_path).returncode == 0
+    piped = run(
+        "chat", data_dir=tmp_path, stdin=f"/{broken}\n/history\n", env={"PYTHONIOENCODING": "utf-8:strict"}
+    )
+    assert (piped.returncode, piped.stderr) == (0, "") and "/help me \ufffd" in piped.stdout
 
 
 def test_once_with_json_prints_one_object_with_the_promised_fields(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import io
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,9 +15,9 @@ from miniclaw.cli.screen import Screen
 from miniclaw.config import LoadedSettings
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.command_table import read_command
-from miniclaw.gateway.protocol import TERMINAL_EVENTS, new_id
+from miniclaw.gateway.protocol import TERMINAL_EVENTS, new_id, plain_text
 
-__all__ = ["chat"]
+__all__ = ["chat", "readable"]
 
 ReadLine = Callable[[], Awaitable[str | None]]
 """Reads a line of the user; `None` at the end of input."""
@@ -25,6 +26,8 @@ LEAVE = frozenset({"exit", "quit", "/exit", "/quit"})
 
 async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
     """Open a link and talk over it; returns the exit code."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")  # a pipe may hold anything
     async with open_link(loaded, connect=args.connect, user_id=args.user_id) as (link, where, attached):
         interactive = args.once is None and sys.stdin.isatty()
         read_line = _prompt() if interactive else _read_line
@@ -38,7 +41,7 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
             if args.model and attached:
                 await conversation.switch_model(args.model)
             if args.once is not None:
-                return await once(conversation, args.once, as_json=args.json)
+                return await once(conversation, readable(args.once), as_json=args.json)
             if interactive:
                 conversation.screen.banner(where)
             return await _talk(conversation, read_line)
@@ -197,6 +200,14 @@ class Conversation:
         await self._link.send({"msg_id": msg_id or new_id("msg"), "msg_type": msg_type, "payload": payload})
 
 
+def readable(text: str) -> str:
+    """What was typed: a character that came in two halves is whole, what is no character becomes U+FFFD.
+
+    A Windows console gives an emoji as two surrogates, and bytes that are not UTF-8 arrive as lone ones.
+    """
+    return plain_text(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+
+
 async def _talk(conversation: Conversation, read_line: ReadLine) -> int:
     """Read lines until the user leaves. Ctrl+C ends the turn first and the program next."""
     failed = False
@@ -207,7 +218,7 @@ async def _talk(conversation: Conversation, read_line: ReadLine) -> int:
             return 130
         if line is None or line.strip().lower() in LEAVE:
             return 1 if failed and not sys.stdin.isatty() else 0
-        if not line.strip():
+        if not (line := readable(line)).strip():
             continue
         try:
             command = read_command(line.strip())
