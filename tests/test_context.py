@@ -185,7 +185,7 @@ def test_what_is_sent_is_legal_keeps_the_last_question_and_fits_the_window(
     assert last_user(history) == log[-1][0]["content"]
     assert history[0]["role"] == "user", "a turn was cut in half"
     whole = view.messages()
-    assert [m["role"] for m in history] == [m["role"] for m in whole[len(whole) - len(history) :]]
+    assert [m["role"] for m in history[1:]] == [m["role"] for m in whole[len(whole) - len(history) + 1 :]]
     last = whole[max(n for n, m in enumerate(whole) if m["role"] == "user") :]
     if least(last) + estimate_tokens(system) + MESSAGE_TOKENS <= 0.8 * window:
         assert sum(map(message_tokens, sent)) <= window

@@ -23,13 +23,14 @@ ANSWER_SHARE: Final = 0.2
 LEAST_SHARE: Final = 64
 """Tokens that the text of a message keeps, however long its turn is."""
 CUT: Final = "\n[… cut to fit the window]"
+LEFT_OUT: Final = "[… what was called before in this turn is left out to fit the window]\n"
 
 
 class ShortTermMemory:
     """Fits a history into a window of `max_tokens`.
 
     Whole turns are left out from the oldest on, so the history stays legal; the last turn is always kept,
-    with its long results and answers shortened as far as the window demands.
+    with its long results and answers shortened, and its oldest calls left out, as far as the window demands.
     """
 
     def __init__(self, max_tokens: int, *, may_clear: Callable[[str, str], bool] = lambda *_: False) -> None:
@@ -95,11 +96,24 @@ def _system_tokens(system: str) -> int:
 
 
 def _squeeze(messages: list[Message], room: int) -> list[Message]:
-    """One turn that is too long: its results and answers share what the user's text and the calls leave."""
-    fixed = sum(message_tokens(m if m["role"] == "user" else {**m, "content": None}) for m in messages)
-    others = sum(message["role"] != "user" for message in messages)
-    share = max(LEAST_SHARE, (room - fixed) // max(1, others))
-    return [m if m["role"] == "user" else _cut(m, share) for m in messages]
+    """One turn that is too long: its results and answers share what the user's text and the calls leave.
+
+    Where that is too little for all of them, the oldest calls are left out with their results.
+    """
+    least = [message_tokens(m if m["role"] == "user" else {**m, "content": None}) for m in messages]
+    rounds = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    begin = first = rounds[0] if rounds else len(messages)
+    cost = sum(least) + LEAST_SHARE * (len(messages) - begin)
+    for following in rounds[1:]:
+        if cost <= room:
+            break
+        cost -= sum(least[first:following]) + LEAST_SHARE * (following - first)
+        first = following
+    share = max(LEAST_SHARE, LEAST_SHARE + (room - cost) // max(1, len(messages) - first))
+    kept = messages[:begin] + [_cut(m, share) for m in messages[first:]]
+    if first > begin and len(kept) > begin + 1 and kept[begin + 1]["role"] == "tool":
+        kept[begin + 1] = {**kept[begin + 1], "content": LEFT_OUT + kept[begin + 1]["content"]}
+    return kept
 
 
 def _cut(message: Message, tokens: int) -> Message:

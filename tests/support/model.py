@@ -14,7 +14,7 @@ Message = dict[str, Any]
 Reply = dict[str, Any]
 """`{"text": …}` or `{"calls": [(name, arguments), …]}`, with `hold` = an event to wait for before the end.
 
-Arguments that are a string go out as they are. `status` (with `message`) = an HTTP error. `forever` = a delta, or
+`reasoning` goes out before the text. Arguments that are a string go out as they are. `status` (with `message`) = an HTTP error. `forever` = a delta, or
 `None` for a keep-alive, that is repeated until the client goes away. `usage` replaces the usual one.
 """
 Script = Callable[[list[Message], int], Awaitable[Reply] | Reply]
@@ -150,13 +150,15 @@ class FakeModel:
                 else:
                     await _send(response, reply["forever"])
                 await asyncio.sleep(reply.get("pause", 0))
+            if "reasoning" in reply:
+                await _send(response, {"reasoning_content": reply["reasoning"]})
             text = reply.get("text", "")
             for start in range(0, len(text), 8):
                 await _send(response, {"content": text[start : start + 8]})
             if (hold := reply.get("hold")) is not None:
                 async with asyncio.timeout(30):
                     await hold.wait()
-            if calls:
+            if "calls" in reply:
                 await _send(response, {"tool_calls": calls})
             await _send(response, {}, finish=reply.get("finish", "tool_calls" if calls else "stop"))
             used = reply.get("usage", {"prompt_tokens": 7, "completion_tokens": 3})
