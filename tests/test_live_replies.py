@@ -153,6 +153,22 @@ async def test_the_row_is_open_before_the_first_text_shows_and_gets_the_handle_a
     await replies.stop()
 
 
+async def test_text_behind_a_tool_is_shown_below_the_text_before_it(desk: Desk) -> None:
+    """AstrBotDevs/AstrBot#6743: an empty card came first, and the text behind a tool was lost in the old one."""
+    channel = Streaming(desk.outbox, desk.database)
+    replies, feed, _ = await desk.begin(channel)
+    for number in range(2):
+        feed.emit("tool.started", {"call_id": f"c{number}", "name": "zap", "arguments": {}})
+        feed.emit(
+            "tool.finished", {"call_id": f"c{number}", "name": "zap", "ok": True, "content": "", "ms": 1}
+        )
+        delta(feed, f"text {number}.")
+        await channel.until(1 + 2 * number)
+    assert channel.said[0] == ("begin", "text 0. [('streaming', None)]")
+    assert channel.said[-1] == ("update", "text 0.\n\ntext 1.")
+    await replies.stop()
+
+
 async def test_a_slow_platform_gets_the_newest_text_only(desk: Desk) -> None:
     channel = Streaming(desk.outbox, desk.database)
     replies, feed, _ = await desk.begin(channel)

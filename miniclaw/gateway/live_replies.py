@@ -133,6 +133,9 @@ class _Reply:
         match event.name:
             case "text.delta":
                 self._text += event.data["text"]
+            case "tool.started" if self._text.strip():
+                self._text = f"{self._text.rstrip()}\n\n"
+                return
             case "turn.snapshot":
                 self._text = event.data["text"]
             case "approval.requested" | "approval.resolved":
