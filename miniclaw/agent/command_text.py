@@ -29,7 +29,6 @@ _LISTS: Final = {
     "sessions": ("sessions", "{session_id}  {title}"),
     "tools": ("tools", "{name}: {description}"),
     "help": ("commands", "/{name}: {about}"),
-    "stats": ("usage", "{day}  {model}: {input_tokens} + {output_tokens}"),
     "history": ("messages", "{role}: {content}"),
     "users": ("users", "{user_id} ({role})"),
 }
@@ -47,6 +46,11 @@ def command_text(name: str, result: dict[str, Any]) -> str:
         case "model":
             return "\n".join(
                 [f"model: {result['model']}", *(f"- {one}" for one in result["models"][:LISTED])]
+            )
+        case "stats":
+            here = [f"会话 / session: {_used(row)}" for row in result.get("session") or ()]
+            return _lines(
+                [*here, *(f"{row['day']}  {row['model']}: {_used(row)}" for row in result["usage"])]
             )
         case "skills":
             return _lines([f"{'● ' if row['active'] else ''}{row['name']}" for row in result["skills"]])
@@ -75,6 +79,12 @@ def memory_rows(memories: Iterable[Mapping[str, Any]]) -> list[str]:
         short = text if len(text) <= ROW else text[: ROW - 1] + "…"
         rows.append(f"{number}. [{kind}{mark}] {short} ({memory['memory_id']}, {memory['updated_at'][:10]})")
     return rows
+
+
+def _used(row: Mapping[str, Any]) -> str:
+    cost = row["cost"]
+    money = f"${cost:.4f}" if isinstance(cost, int | float) else "费用未知 / cost unknown"
+    return f"{row['input_tokens']} + {row['output_tokens']}, {money}"
 
 
 def _lines(rows: list[str]) -> str:

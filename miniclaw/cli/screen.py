@@ -86,7 +86,7 @@ class Screen:
 
     def result(self, name: str, result: dict[str, Any]) -> None:
         """Show what a command came to."""
-        if name == "memories":
+        if name in ("memories", "stats"):
             self._line(command_text(name, result))
             return
         for key, value in result.items():

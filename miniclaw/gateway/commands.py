@@ -213,7 +213,7 @@ class Commands:
         return await self.sessions.skills(session, args.activate, args.deactivate)
 
     async def _stats(self, inbound: Inbound, args: Args) -> dict[str, Any]:
-        return {"usage": self._c.usage.rows(_user(inbound)), **self._mailbox.load}
+        return {**await self._c.usage.report(_user(inbound), inbound.session_id), **self._mailbox.load}
 
     async def _memories(self, inbound: Inbound, args: Memories) -> dict[str, Any]:
         if args.action == "clear":

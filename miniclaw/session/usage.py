@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -71,6 +72,14 @@ class UsageLedger:
         return [
             {"day": row[0], **Usage(**dict(zip(_NAMES[1:], row[1:], strict=True))).to_dict()} for row in rows
         ]
+
+    async def report(self, user_id: str, session_id: str | None) -> dict[str, list[dict[str, Any]]]:
+        """`usage` is what `rows` gives; `session` what the user's turns that were answered there used together."""
+        query = "SELECT json_extract(outcome, '$.data.usage') FROM turns WHERE session_id = ? AND user_id = ?"
+        total = Usage()
+        for (used,) in await self._db.read_many(query, (session_id, user_id)):
+            total = total.plus(Usage.from_dict(json.loads(used))) if used else total
+        return {"session": [total.to_dict()] if total.calls else [], "usage": self.rows(user_id)}
 
     def today(self, user_id: str) -> Iterable[Usage]:
         """What the user has used today, by model; what had no price then is priced as it would be now."""
