@@ -308,6 +308,7 @@ async def test_a_running_turn_is_cancelled_over_http_and_a_second_time_is_no_err
 
 
 async def test_the_page_and_its_files_carry_a_strict_policy_and_no_path_leads_outside(tmp_path: Path) -> None:
+    """AstrBotDevs/AstrBot#1675, openclaw/openclaw#112139: `../` once or twice encoded led to the file with the keys."""
     async with web(tmp_path) as (_, http, base):
         async with http.get(f"{base}/") as response:
             policy = response.headers["Content-Security-Policy"]
@@ -316,6 +317,7 @@ async def test_the_page_and_its_files_carry_a_strict_policy_and_no_path_leads_ou
             "..%2f..%2fconfig.py",
             "%2e%2e%2fwebchat.py",
             "..%252fwebchat.py",
+            "%252e%252e%252fwebchat.py",
             "nothing.js",
             "%00",
             "a%2Fb",

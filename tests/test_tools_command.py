@@ -6,6 +6,7 @@ import ast
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -97,6 +98,18 @@ async def test_output_is_read_as_utf_8_whatever_the_locale(tmp_path: Path) -> No
     assert done.content == "🐈 猫\ufffd\ufffd\n[exit code 0]"
 
 
+def opens_text(call: ast.Call) -> bool:
+    """Whether a file is read or written as text, as far as the call shows it."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    given = [*call.args, *(word.value for word in call.keywords if word.arg == "mode")]
+    modes = [str(value.value) for value in given if isinstance(value, ast.Constant)]
+    if any(re.fullmatch("[rwax]b?[+]?b?", mode) and "b" in mode for mode in modes):
+        return False
+    is_built_in = isinstance(call.func, ast.Name) and name == "open"
+    is_of_a_path = name == "open" and any(re.fullmatch("[rwax][+t]*", mode) for mode in modes)
+    return is_built_in or is_of_a_path or name in ("read_text", "write_text", "fdopen")
+
+
 def test_no_text_of_a_file_or_a_child_is_read_without_naming_its_encoding() -> None:
     """NousResearch/hermes-agent#52649: one emoji in a child's output broke the start again and again."""
     package = Path(__file__).parent.parent / "miniclaw"
@@ -111,6 +124,8 @@ def test_no_text_of_a_file_or_a_child_is_read_without_naming_its_encoding() -> N
                 "popen",
                 "create_subprocess_shell",
             ):
+                found.append(f"{path.name}:{node.lineno}")
+            if isinstance(node, ast.Call) and opens_text(node) and "encoding" not in names:
                 found.append(f"{path.name}:{node.lineno}")
     assert found == []
 

@@ -386,6 +386,31 @@ async def test_an_answer_whose_card_is_lost_is_sent_anew(tmp_path: Path) -> None
         assert one.claw._db.read("SELECT state FROM deliveries") == [("sent",)]
 
 
+@pytest.mark.usefixtures("at_once")
+async def test_a_card_that_is_too_old_to_be_changed_is_not_tried_again(tmp_path: Path) -> None:
+    """deepcoldy/botmux#1440: Feishu refuses to change a card of more than 14 days, and that was tried for ever."""
+    async with tenant(tmp_path, [LLMResponse(text=WHOLE)], typing=1) as one:
+        one.feishu.faults += [Fault("content", "error", 230031)] * 99
+        await one.say("hi")
+        assert (await one.answers())[-1] == WHOLE
+        assert one.claw._db.read("SELECT state FROM deliveries") == [("sent",)]
+        assert len(one.called("content")) <= 2
+
+
+async def test_a_question_whose_card_cannot_be_changed_is_decided_all_the_same(tmp_path: Path) -> None:
+    """deepcoldy/botmux#1440, for a card with buttons."""
+    script = [call("memory_delete", memory_id="mem_x"), LLMResponse(text="done")]
+    async with tenant(tmp_path, script, stream=False) as one:
+        one.feishu.faults += [Fault("patch", "error", 230031)] * 99
+        await one.say("forget it")
+        await one.feishu.until(lambda: any(shown.raw for shown in one.feishu.shown))
+        [question] = one.feishu.shown
+        value = question.raw["body"]["elements"][1]["behaviors"][0]["value"]
+        await one.post(click(value))
+        assert (await one.answers())[-1] == "done"
+        assert len(one.called("patch")) == 1
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_answer_to_a_withdrawn_message_goes_into_the_chat(tmp_path: Path, stream: bool) -> None:
     async with tenant(tmp_path, [echo], stream=stream) as one:
