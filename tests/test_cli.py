@@ -254,14 +254,19 @@ async def test_a_second_ctrl_c_leaves_a_turn_that_does_not_stop_with_130(tmp_pat
             server.send_signal(signal.SIGCONT)
 
 
-def test_a_person_is_asked_before_a_write_and_yes_lets_it_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("typed", "shown", "left"), [("y", "已经删除", 0), ("", "没有做成", 1)])
+def test_a_person_is_asked_before_a_write_and_only_yes_lets_it_run(
+    tmp_path: Path, typed: str, shown: str, left: int
+) -> None:
+    """HKUDS/nanobot#5013: people want to be asked before something is done."""
     run("chat", "--once", "记住我住在杭州", data_dir=tmp_path)
     with Terminal("chat", "--data-dir", str(tmp_path), env={**ENV, "TERM": "dumb"}) as terminal:
         terminal.wait_for("›")
         terminal.type("忘记我住在杭州\r")
         terminal.wait_for("Allow?")
-        terminal.type("y\r")
-        terminal.wait_for("已经删除")
+        terminal.type(f"{typed}\r")
+        terminal.wait_for(shown)
         terminal.wait_for("›")
         terminal.type("/exit\r")
         assert terminal.exit_code() == 0
+    assert len(list(tmp_path.glob("users/owner/memory/mem_*"))) == left

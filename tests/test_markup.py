@@ -40,6 +40,19 @@ def in_bytes(text: str) -> int:
     return len(text.encode())
 
 
+def is_open(text: str) -> bool:
+    """Whether a fence has no end, by the rules of CommonMark 0.31, section 4.5."""
+    opened = ""
+    for line in text.split("\n"):
+        if (found := re.fullmatch(r" {0,3}(`{3,}|~{3,})(.*)", line)) is None:
+            continue
+        if not opened:
+            opened = "" if found[1][0] == "`" and "`" in found[2] else found[1]
+        elif found[1].startswith(opened) and not found[2].strip():
+            opened = ""
+    return bool(opened)
+
+
 @given(lines=st.lists(LINES, max_size=60), limit=st.integers(400, 900), by_bytes=st.booleans())
 @example(lines=["```python", *["x = 1"] * 200, "```"], limit=400, by_bytes=False)
 def test_no_part_is_too_long_and_nothing_is_lost(lines: list[str], limit: int, by_bytes: bool) -> None:
@@ -50,6 +63,10 @@ def test_no_part_is_too_long_and_nothing_is_lost(lines: list[str], limit: int, b
     assert all(measure("".join(part)) <= limit for part in parts)
     assert all(not head or not head.rpartition("\n")[2].strip("> ") for head, _, _ in parts)
     assert all(set(tail) <= set("\n`~> ") for _, _, tail in parts)
+    shown = ["".join(part) for part in parts]
+    if not any(line.startswith(("-", ">")) for line in lines):
+        # HKUDS/nanobot#4250: a long answer was cut inside a code block, and the rest of it was no code any more.
+        assert [is_open(part) for part in shown] == [False] * (len(shown) - 1) + [is_open(text)]
     assert split_markdown(text, limit, measure=measure) == ["".join(part) for part in parts]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import contextlib
 import datetime
@@ -205,6 +206,34 @@ async def test_a_redirect_to_a_private_address_is_not_followed() -> None:
                 assert "secret" not in result.content
             assert public.connections == len(targets)
         assert private.connections == 0
+
+
+CLIENTS = {
+    "tools/builtins/guarded_http.py": "judges every address that a model names",
+    "tools/builtins/http_request_tool.py": "uses the guarded transport for what a model names",
+    "tools/builtins/web_search_tool.py": "the operator's own search service",
+    "channel/platforms/client.py": "a platform's API, and addresses on the hosts that its settings name",
+    "agent/openai_provider.py": "the operator's own model server",
+    "cli/webhook_command.py": "posts to the gateway on this machine",
+    "cli/doctor_webhooks.py": "posts to the operator's own public address",
+}
+"""Every module that makes an HTTP client, and whose addresses it asks for."""
+
+
+def test_only_known_modules_make_an_http_client_and_none_follows_redirects_by_itself() -> None:
+    """AstrBotDevs/AstrBot#7171: addresses that users name were fetched in several places without a check."""
+    package = Path(__file__).parent.parent / "miniclaw"
+    names = {"Client", "AsyncClient", "AsyncHTTPTransport", "DefaultAsyncHttpxClient", "ClientSession"}
+    names |= {"urlopen", "HTTPConnection", "HTTPSConnection"}
+    found = set()
+    for path in package.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            assert "follow_redirects=True" not in ast.unparse(node), path
+            if getattr(node.func, "attr", getattr(node.func, "id", "")) in names:
+                found.add(path.relative_to(package).as_posix())
+    assert found == set(CLIENTS)
 
 
 async def test_a_name_that_changes_its_address_is_looked_up_once() -> None:
