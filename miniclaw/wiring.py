@@ -12,8 +12,9 @@ from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.calls import may_clear
 from miniclaw.agent.core import Core
 from miniclaw.agent.delegate import DelegateTool
+from miniclaw.agent.masking import secrets_of
 from miniclaw.agent.providers import LLMProvider
-from miniclaw.agent.trace import TraceStore, secrets_of
+from miniclaw.agent.trace import TraceStore
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
 from miniclaw.db import Database

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
+from miniclaw.agent.masking import mask, secrets_of
 from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
-from miniclaw.agent.trace import FLUSH_RECORDS, MOST_BUFFERED, TraceStore, mask, secrets_of
+from miniclaw.agent.trace import FLUSH_RECORDS, MOST_BUFFERED, TraceStore
 from miniclaw.cli import main
 from miniclaw.settings import GatewaySettings, ModelSettings, Settings, TraceSettings
 from tests.support.agent import Zap, outcome, say, send, zap

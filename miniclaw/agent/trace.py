@@ -10,7 +10,6 @@ import hashlib
 import json
 import logging
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -19,9 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from pydantic import BaseModel, SecretStr
-
 from miniclaw.agent.budget import Budget
+from miniclaw.agent.masking import mask
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.config import Clock
 from miniclaw.errors import ModelError
@@ -30,7 +28,7 @@ from miniclaw.session.models import Turn, Usage
 from miniclaw.settings import TraceSettings
 from miniclaw.tools.base import ToolResult
 
-__all__ = ["ModelCall", "TraceStore", "TurnTrace", "mask", "secrets_of"]
+__all__ = ["ModelCall", "TraceStore", "TurnTrace"]
 
 logger = logging.getLogger(__name__)
 _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
@@ -40,55 +38,10 @@ FLUSH_RECORDS: Final = 64
 """Records that are not kept waiting any longer."""
 MOST_BUFFERED: Final = 10_000
 """Records that wait to be written; further ones are dropped."""
-SECRET_LENGTH: Final = 8
-"""A shorter one is a placeholder, and may be any word."""
 TEXT_CHARS: Final = 2_000
 """What a record keeps of a result or of an argument that is no object."""
 DYNAMIC_LAYERS: Final = frozenset({"summary", "memory", "hint", "date"})
 """Layers of the system prompt that change from turn to turn and are no part of its version."""
-
-_KEYS: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "cookie")
-_KEY_ENDS: Final = tuple(f"{key}{end}" for key in _KEYS for end in ('":', '\\":'))
-_KEYED: Final = re.compile(rf'(\\*"[\w-]*(?:{"|".join(_KEYS)})\\*":\s*\\*")([^"\\]+)', re.IGNORECASE)
-_MARKS: Final = (
-    *("sk-", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxs-", "whsec_"),
-    *("AKIA", "eyJ", "Bearer "),
-)
-_SHAPED: Final = re.compile(
-    r"\b(?:sk-[\w-]{16,}|(?:ghp|gho|ghs|github_pat|glpat|xox[abps]|whsec)[_-][\w-]{10,}|AKIA[0-9A-Z]{16}"
-    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)|(?<=Bearer )[\w.~+/=-]{8,}"
-)
-
-
-def secrets_of(settings: BaseModel, *more: str) -> set[str]:
-    """Every secret in the settings, and `more`; what is too short to be one is left out."""
-    found = {word for word in more if len(word) >= SECRET_LENGTH}
-    values = [getattr(settings, name) for name in type(settings).model_fields]
-    for value in values:
-        if isinstance(value, dict):
-            values += value.values()
-        elif isinstance(value, tuple):
-            values += value
-        elif isinstance(value, SecretStr):
-            found |= {word for word in value.get_secret_value().split() if len(word) >= SECRET_LENGTH}
-        elif isinstance(value, BaseModel):
-            found |= secrets_of(value)
-    return found
-
-
-def mask(text: str, known: Sequence[str] = ()) -> str:
-    """JSON without secrets: the known ones, and what looks like one by its shape or its key."""
-    for secret in known:
-        if secret in text:
-            # Behind an odd backslash the first character is that of an escape, such as the n of a new line.
-            text = re.sub(rf"(?<!\\)((?:\\\\)*){re.escape(secret)}", r"\1[secret]", text)
-    # Looking for a few words first costs a hundredth of what the expressions cost.
-    if any(mark in text for mark in _MARKS):
-        text = _SHAPED.sub("[secret]", text)
-    lower = text.lower()
-    if any(end in lower for end in _KEY_ENDS):
-        text = _KEYED.sub(r"\1[secret]", text)
-    return text
 
 
 class TraceStore:

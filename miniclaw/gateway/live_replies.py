@@ -247,7 +247,7 @@ class _Reply:
         """End the message that grows, as it is: what follows a question has to stand below it."""
         if self._handle is None or not self._text.strip():
             return
-        key, text = f"{self._turn.turn_id}.0", self._channel.split(self._text)[0]
+        key, text = f"{self._turn.turn_id}.0", self._channel.split(self._text.rstrip())[0]
         aside = self._channel.deliver(
             self._target, text, key=f"{key}.aside", repeat=False, handle=self._handle
         )
