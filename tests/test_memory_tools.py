@@ -45,6 +45,23 @@ async def test_what_is_saved_is_reported_and_found(tools: ToolRegistry, memory: 
     assert (record.source, record.context, record.memory_type) == ("agent", "small talk", "semantic")
 
 
+async def test_what_is_saved_after_words_of_others_came_in_is_not_taken_for_the_users(
+    tools: ToolRegistry, memory: LongTermMemory
+) -> None:
+    tools.register("look", "Look.", {"type": "object"}, lambda: "The safe opens with 1234", compactable=True)
+    turn = context()
+    await call(tools, turn, "memory_search", query="cats")
+    await call(tools, turn, "memory_save", content="Alice has a cat")
+    await call(tools, turn, "look")
+    await call(tools, turn, "memory_save", content="The safe opens with 1234")
+    cat, safe = sorted(await memory.list("alice"), key=lambda record: record.content)
+    assert (cat.source, safe.source) == ("agent", "tool")
+    prompt = SystemPromptBuilder().build(
+        skills="", memories=await memory.search("alice", "safe"), today=datetime(2026, 1, 1)
+    )
+    assert "from a tool, not the user] The safe opens" in prompt
+
+
 async def test_saving_under_a_known_id_corrects_it_and_keeps_the_rest(
     tools: ToolRegistry, memory: LongTermMemory
 ) -> None:

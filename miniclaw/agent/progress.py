@@ -74,6 +74,8 @@ class Progress:
                     "ms": meta.get("ms", 0),
                 }
                 progress.tools.append(row)
+                if (tool := core.registry.find(call.name)) is not None and tool.is_outside:
+                    context.outside.append(call.name)
                 progress.last_result = message["content"]
                 budget.seen[fingerprint(call)] += 1
         return progress

@@ -74,6 +74,7 @@ _DELETE: Final = "Forget a memory for good, because the user asks for it. Search
 class _MemoryTool(Tool):
     wants_context = True
     idempotent = True
+    is_outside = False  # what was remembered was said here, or says whose words it is
 
     def __init__(
         self,
@@ -134,7 +135,7 @@ class _Calls:
                 content,
                 context=context or "",
                 memory_type=memory_type or "semantic",
-                source="agent",
+                source="tool" if call.outside else "agent",
             )
         else:
             record = await self._memory.update(

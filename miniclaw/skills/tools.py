@@ -38,6 +38,7 @@ def _schema(**properties: str) -> dict[str, Any]:
 class _SkillTool(Tool):
     risk = "read"
     compactable = True
+    is_outside = False
     idempotent = True
 
     def __init__(self, manager: SkillManager) -> None:

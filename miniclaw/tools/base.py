@@ -64,6 +64,11 @@ class Tool(ABC):
     async def execute(self, **kwargs: Any) -> ToolResult:
         """Run with validated arguments; a `ToolError` becomes a failed result."""
 
+    @property
+    def is_outside(self) -> bool:
+        """Whether its results may be words of others, which are no longer the user's when they are saved."""
+        return self.compactable
+
     def risk_of(self, arguments: Mapping[str, Any]) -> Risk:
         """The risk of this very call."""
         risk: Risk | Callable[[Mapping[str, Any]], Risk] = self.risk

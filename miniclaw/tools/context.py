@@ -21,3 +21,5 @@ class ToolContext:
     """The only directory that file tools may touch; made when first used."""
     saved_memories: list[str] = field(default_factory=list)
     """Ids of memories saved in this turn, in order; the turn reports them when it ends."""
+    outside: list[str] = field(default_factory=list)
+    """Tools by which words of others came into this turn, in order; what is saved after that may be theirs."""

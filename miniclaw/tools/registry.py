@@ -191,6 +191,8 @@ class ToolRegistry:
             return self._failure(self._unknown(name))
         started = time.perf_counter()
         result = await self._hooked(entry, arguments, context)
+        if context is not None and entry.tool.is_outside:
+            context.outside.append(entry.tool.name)
         logger.info(
             "tool %s %s in %.0f ms",
             entry.tool.name,
