@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -335,6 +335,14 @@ def test_encoded_json_keeps_unicode_readable_and_is_json_whatever_a_tool_put_int
     assert encode_json({"text": "你好 😀"}) == '{"text":"你好 😀"}'.encode()
     assert encode_json({"a": [float("nan"), float("inf"), 1.5]}) == b'{"a":[null,null,1.5]}'
     assert encode_json({"a": "x\ud800y"}) == '{"a":"x\ufffdy"}'.encode()
+
+
+@given(st.integers(0, 4_000_000_000_000))
+def test_a_time_is_the_same_when_it_is_read_and_written_again(milliseconds: int) -> None:
+    text = format_time(milliseconds / 1000)
+    moment = datetime.fromisoformat(text)
+    assert moment == datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    assert format_time(moment.timestamp()) == text
 
 
 def test_ids_have_their_prefix_are_unique_and_can_be_message_ids() -> None:

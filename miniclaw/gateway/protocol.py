@@ -311,8 +311,8 @@ def now() -> str:
 
 def format_time(seconds: float) -> str:
     """Seconds since the epoch as RFC 3339 in UTC with milliseconds."""
-    whole = int(seconds // 1)
-    return f"{_format_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
+    whole, part = divmod(round(seconds * 1e6), 1_000_000)
+    return f"{_format_second(whole)}.{part // 1000:03d}Z"
 
 
 @lru_cache(maxsize=64)  # many frames are made within a second
