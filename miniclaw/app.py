@@ -301,6 +301,7 @@ class MiniClaw:
         """Take nothing new → let running turns end → deliver → close connections → close storage."""
         if self._started:
             await self.mailbox.stop(self.settings.limits.drain_seconds)
+            await self.runner.close()
             self.bus.publish("system.stopping", None)
             await self.replies.stop()
             await self.dispatcher.stop(1.0)

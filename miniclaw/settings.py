@@ -220,6 +220,8 @@ class MemorySettings(Section):
     recall: int = Field(default=5, ge=0)
     """Records put into the prompt at most."""
     recall_tokens: int = Field(default=800, ge=0)
+    automatic: Literal["off", "ask", "on"] = "off"
+    """Whether the model may propose after a turn what to remember: never, for the user to confirm, or for good."""
 
 
 class ContextSettings(Section):

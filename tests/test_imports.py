@@ -52,7 +52,8 @@ LARGER: dict[str, tuple[int, str]] = {
     "gateway/connection.py": (340, "one connection's life, which both sockets share"),
     "app.py": (340, "start and stop of all parts, in order, on one page"),
     "wiring.py:build_core": (60, "one flat table of parts"),
-    "memory/long_term.py:save": (45, "a third of it is what each field of a record means"),
+    "memory/long_term.py": (310, "all that can be done with a memory, and what each may raise, on one page"),
+    "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
     "session/history.py": (340, "the rules of a legal history belong together"),
 }
 """Modules, or functions as `module:name`, that may have more lines than the budget, and why."""

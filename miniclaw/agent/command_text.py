@@ -75,6 +75,8 @@ def memory_rows(memories: Iterable[Mapping[str, Any]]) -> list[str]:
     for number, memory in enumerate(memories, 1):
         kind = f"{memory['memory_type']} / {_TYPES[memory['memory_type']]}"
         mark = " · sensitive / 敏感" if memory.get("category") == "sensitive" else ""
+        if memory.get("status") == "proposed":
+            mark += f" · proposed / 待确认: /remember {memory['memory_id']}"
         text = " ".join(f"{memory['content']} | {memory.get('context') or '-'}".split())
         short = text if len(text) <= ROW else text[: ROW - 1] + "…"
         rows.append(f"{number}. [{kind}{mark}] {short} ({memory['memory_id']}, {memory['updated_at'][:10]})")

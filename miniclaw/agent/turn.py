@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from miniclaw import failpoints
+from miniclaw.agent.automatic import AutomaticMemory
 from miniclaw.agent.budget import Stop
 from miniclaw.agent.compactor import Ask, Compactor, ask_model
 from miniclaw.agent.core import Core
@@ -62,6 +63,7 @@ class TurnRunner:
         self._opening = TurnOpening(core, titled=lambda s, turn: self._ending.show_phase(s, turn, "running"))
         self._commands = commands
         self._compactor = Compactor(core)
+        self._automatic = AutomaticMemory(core)
         self._pause = pause
         self._cancelled: set[str] = set()
         self._attempts: dict[str, asyncio.Task[Outcome]] = {}
@@ -87,12 +89,18 @@ class TurnRunner:
             if not await self._ending.end(turn, session, feed, outcome, progress):
                 outcome = await self._cancelled_outcome(turn, session, feed)
                 await self._ending.end(turn, session, feed, outcome, progress)
+            if outcome.state == "finished" and progress is not None and turn.message["msg_type"] == "text":
+                self._automatic.look_at(turn, session, progress, outcome.data["text"])
             if (reason := await self._hook("after_turn", turn, state=outcome.state)) is not None:
                 logger.warning("turn %s: a hook says after its end: %s", turn.turn_id, reason)
         finally:
             self._c.live.close(feed)
             self._progress.pop(turn.turn_id, None)
             self._cancelled.discard(turn.turn_id)
+
+    async def close(self) -> None:
+        """End what goes on behind turns that have ended."""
+        await self._automatic.close()
 
     def interrupt(self, turn_id: str) -> None:
         """The turn's cancel flag is committed: end its attempt, now or as soon as it begins."""

@@ -38,6 +38,7 @@ from miniclaw.gateway.memory_actions import MemoryActions
 from miniclaw.gateway.pages import message_page
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
 from miniclaw.gateway.session_actions import SessionActions
+from miniclaw.memory.models import is_memory_id
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session, Turn
 from miniclaw.tools.exports import tools_view
@@ -221,6 +222,8 @@ class Commands:
         return await self._memory.list(_scope(inbound), args.query, args.limit)
 
     async def _remember(self, inbound: Inbound, args: Remember) -> dict[str, Any]:
+        if is_memory_id(args.content.strip()):  # a proposed one, which is confirmed
+            return await self._memory.confirm(_scope(inbound), args.content.strip())
         saved = await self._memory.save(_scope(inbound), args.content, context=args.context)
         return {name: saved[name] for name in ("memory_id", "similar")}
 

@@ -30,6 +30,12 @@ class MemoryActions:
         close = await self._memory.similar(scope, record.content, besides=record.memory_id)
         return {**record.model_dump(mode="json"), "similar": _shown(close)}
 
+    async def confirm(self, scope: str, memory_id: str) -> dict[str, Any]:
+        """Say yes to a memory that is only proposed; raises as `get` does."""
+        await self.get(scope, memory_id)
+        await self._memory.confirm(scope, memory_id)
+        return {"memory_id": memory_id, "similar": []}
+
     async def get(self, scope: str, memory_id: str) -> MemoryRecord:
         """One memory.
 

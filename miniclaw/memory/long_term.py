@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from miniclaw.errors import MemoryStoreError
 from miniclaw.gateway.protocol import format_time, new_id
@@ -81,6 +81,7 @@ class LongTermMemory:
         source: MemorySource = "user",
         memory_id: str | None = None,
         expires_at: str | None = None,
+        status: Literal["active", "proposed"] = "active",
     ) -> MemoryRecord:
         """Remember something.
 
@@ -104,7 +105,7 @@ class LongTermMemory:
             "memory_type": memory_type,
             "category": category,
         }
-        fields |= {"key": key, "source": source, "expires_at": expires_at}
+        fields |= {"key": key, "source": source, "expires_at": expires_at, "status": status}
         draft = self._draft(fields, memory_id)
 
         def work(store: ScopeStore) -> MemoryRecord:
@@ -192,13 +193,21 @@ class LongTermMemory:
         changes = {name: value for name, value in given.items() if value is not None}
         return await self._change(scope, memory_id, changes, expected_updated_at)
 
-    async def supersede(self, scope: str, memory_id: str, *, by: str | None = None) -> MemoryRecord:
+    async def supersede(
+        self, scope: str, memory_id: str, *, by: str | None = None, expected_updated_at: str | None = None
+    ) -> MemoryRecord:
         """Take a record out of search and keep it, with the id of what replaces it.
 
         Raises:
-            MemoryStoreError: there is no such record.
+            MemoryStoreError: there is no such record, or it was changed since it had that time.
         """
         changes = {"status": "superseded", "superseded_by": by and check_memory_id(by)}
+        return await self._change(scope, memory_id, changes, expected_updated_at)
+
+    async def confirm(self, scope: str, memory_id: str) -> MemoryRecord:
+        """The user says yes to a proposed record; any other stays as it is. Raises as `update` does."""
+        record = await self.get(scope, memory_id)
+        changes = {"status": "active"} if record is not None and record.status == "proposed" else {}
         return await self._change(scope, memory_id, changes)
 
     async def delete(self, scope: str, memory_id: str) -> bool:
@@ -240,9 +249,10 @@ class LongTermMemory:
         return await self._run(scope, ScopeStore.clear)
 
     async def list(self, scope: str, *, include_inactive: bool = False) -> list[MemoryRecord]:
-        """The records that search could find, oldest first; or all, with the replaced and expired ones."""
+        """What search could find and what is proposed, oldest first; or all, the replaced and expired too."""
         records, now = await self._run(scope, _in_order), self._now()
-        return [record for record in records if include_inactive or _may_show(record, scope, now)]
+        is_open = [record.status == "proposed" or _may_show(record, scope, now) for record in records]
+        return [record for record, shown in zip(records, is_open, strict=True) if include_inactive or shown]
 
     def _now(self) -> str:
         return format_time(self._clock())

@@ -77,7 +77,8 @@ class MemoryRecord(BaseModel):
     key: Annotated[_Text, StringConstraints(min_length=1, max_length=200)] | None = None
     """What a preference is about; one active preference a key."""
     source: MemorySource = "user"
-    status: Literal["active", "superseded"] = "active"
+    status: Literal["active", "superseded", "proposed"] = "active"
+    """`proposed`: the user has not said yes; never recalled until then."""
     superseded_by: str | None = None
     created_at: _Moment
     updated_at: _Moment
@@ -92,6 +93,8 @@ class MemoryRecord(BaseModel):
     def line(self) -> str:
         """The record on one line as a model reads it: id, type, day, whose words they are, and the words."""
         marks = [self.memory_id, self.memory_type, self.updated_at[:10]]
+        if self.status == "proposed":
+            marks.append("proposed")
         if self.category == "sensitive":
             marks.append("sensitive")
         if self.source != "user":
@@ -129,13 +132,18 @@ def scope_parts(scope: str) -> tuple[str, str, str]:
     return top, scope, "memory"
 
 
+def is_memory_id(text: str) -> bool:
+    """Whether a text has the form of a memory's id."""
+    return _MEMORY_ID.fullmatch(text) is not None
+
+
 def check_memory_id(memory_id: str) -> str:
     """The id itself.
 
     Raises:
         MemoryStoreError: it is not `mem_` and up to 64 small letters and digits.
     """
-    if _MEMORY_ID.fullmatch(memory_id) is None:
+    if not is_memory_id(memory_id):
         raise MemoryStoreError(f"{memory_id[:80]!r} is no memory id; one looks like `mem_3f9c…`")
     return memory_id
 

@@ -99,6 +99,16 @@ class UsageLedger:
         models = self._today[user_id]
         models[usage.model] = models.get(usage.model, Usage()).plus(usage)
 
+    async def store(self, user_id: str, used: Iterable[Usage]) -> None:
+        """Commit what was used beside turns, whose ends store theirs."""
+        rows, moment = list(used), self._clock()
+
+        def operation(connection: sqlite3.Connection) -> None:
+            for usage in rows:
+                count_usage(connection, user_id, usage, at=moment)
+
+        await self._db.write(operation)
+
     def hold(self, user_id: str, usage: Usage) -> Callable[[], None]:
         """Set aside what a call is expected to use, priced; what is returned ends that."""
         held = priced(usage, self.prices)
