@@ -62,6 +62,12 @@ def without_times(text: str) -> str:
     return re.sub(r"\d+ ms", "N ms", text).strip()
 
 
+def test_every_test_that_the_documents_name_exists() -> None:
+    for path in DOCS:
+        for file, name in re.findall(r"`(test_\w+\.py)::(\w+)`", path.read_text(encoding="utf-8")):
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), (path.name, name)
+
+
 def test_every_link_and_picture_of_the_documents_is_there() -> None:
     links = [(p, t) for p in DOCS for t in re.findall(r"\]\(([^)#]+)[^)]*\)", p.read_text(encoding="utf-8"))]
     local = [(p, t) for p, t in links if not t.startswith(("http://", "https://"))]
