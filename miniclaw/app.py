@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.agent.core import Core
-from miniclaw.agent.providers import LLMProvider
+from miniclaw.agent.providers import LLMProvider, WarmsUp
 from miniclaw.agent.select import choose_provider
 from miniclaw.agent.turn import TurnRunner
 from miniclaw.channel.base import Channel, Delivers
@@ -178,6 +178,8 @@ class MiniClaw:
         for channel in self.channels.values():
             self._spawn(pump(channel, self.router))
         self._spawn(self._keep_house())
+        if isinstance(self.provider, WarmsUp):
+            self._spawn(asyncio.to_thread(self.provider.warm_up))
         self._started = True
         if self.api is not None:
             self.api.is_ready = True

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Self
 
-from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message, ModelInfo
+from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message, ModelInfo, WarmsUp
 from miniclaw.errors import ModelError
 
 __all__ = ["FallbackProvider"]
@@ -57,6 +57,11 @@ class FallbackProvider:
 
     async def models(self) -> list[str]:
         return await self._providers[0].models()
+
+    def warm_up(self) -> None:
+        """Let the first provider import what it needs, and so the others."""
+        if isinstance(self._providers[0], WarmsUp):
+            self._providers[0].warm_up()
 
     async def close(self) -> None:
         for provider in self._providers:

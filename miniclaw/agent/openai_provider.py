@@ -15,11 +15,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from miniclaw.agent.adapt import fit_messages, fit_parameters, fit_tools
 from miniclaw.agent.answer import AnswerBuilder, cut_error, cut_prompt
+from miniclaw.agent.client import new_client, warm_up
 from miniclaw.agent.failures import read_failure
 from miniclaw.agent.patience import Patience
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo
@@ -32,8 +33,6 @@ from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import encode_json
 
 if TYPE_CHECKING:
-    import ssl
-
     from openai import AsyncOpenAI
 
 __all__ = ["OpenAIProvider"]
@@ -41,8 +40,6 @@ __all__ = ["OpenAIProvider"]
 logger = logging.getLogger(__name__)
 
 JSON: Final = {"Content-Type": "application/json"}
-MAX_CONNECTIONS: Final = 1000
-"""Connections to the model server; more requests wait for a free one."""
 SECRET_LENGTH: Final = 8
 """A shorter key is a placeholder for a server on this machine, and may be any word."""
 DRAIN_SECONDS: Final = 0.1
@@ -266,30 +263,14 @@ class OpenAIProvider:
             logger.warning("%s", warning)
         return replace(response, warning=warning) if warning else response
 
+    def warm_up(self) -> None:
+        """Import what requests need, which would keep the first one, and everybody else, waiting."""
+        warm_up()
+
     def _client(self) -> AsyncOpenAI:
         if not self._shared:
-            import httpx2
-            from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-
-            limits = httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=MAX_CONNECTIONS)
-            self._shared.append(
-                AsyncOpenAI(
-                    api_key=self._api_key,
-                    base_url=self._base_url,
-                    max_retries=0,
-                    timeout=httpx2.Timeout(self._timeouts[1], connect=self._timeouts[0]),
-                    http_client=DefaultAsyncHttpxClient(limits=limits, verify=_tls()),
-                )
-            )
+            self._shared.append(new_client(self._base_url, self._api_key, *self._timeouts))
         return self._shared[0]
-
-
-@cache
-def _tls() -> ssl.SSLContext:
-    """Made once: to read all certificates costs more than a request."""
-    import httpx2
-
-    return httpx2.create_ssl_context()
 
 
 async def _drain(data: AsyncIterator[bytes]) -> None:

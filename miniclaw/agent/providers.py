@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from miniclaw.session.models import Usage
 
-__all__ = ["Finish", "LLMChunk", "LLMProvider", "LLMResponse", "ModelInfo", "ToolCall"]
+__all__ = ["Finish", "LLMChunk", "LLMProvider", "LLMResponse", "ModelInfo", "ToolCall", "WarmsUp"]
 
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
 Message = dict[str, Any]
@@ -84,6 +84,15 @@ class ModelInfo:
     """The built-in demo: no model at all."""
     where: str = ""
     """The base URL or how it was found."""
+
+
+@runtime_checkable
+class WarmsUp(Protocol):
+    """A provider whose first request would wait for libraries to be imported."""
+
+    def warm_up(self) -> None:
+        """Import them; takes about a second, in any thread."""
+        ...
 
 
 class LLMProvider(Protocol):
