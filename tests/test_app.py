@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from miniclaw import app, db
+from miniclaw import app
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
@@ -285,7 +285,6 @@ async def test_idle_sessions_and_old_keys_are_cleaned_up_also_after_storage_fail
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(app, "HOUSEKEEPING_SECONDS", 0.02)
-    monkeypatch.setattr(db, "BUSY_TIMEOUT_MS", 0)
     clock = FakeClock(START)
     given = {"gateway.port": None, "storage.session_ttl": {"library": 3600.0, "web": 10 * 24 * 3600.0}}
     loaded = load_settings(env={}, data_dir=str(tmp_path), arguments={**given, "gateway.token": TOKEN})

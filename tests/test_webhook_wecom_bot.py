@@ -138,6 +138,18 @@ async def test_an_answer_is_begun_at_once_and_grows_until_it_has_ended(tmp_path:
         assert one.deliveries() == []
 
 
+async def test_text_behind_a_tool_is_shown_below_the_text_before_it(tmp_path: Path) -> None:
+    talk = DictatedProvider()
+    async with chat(tmp_path, talk) as one:
+        begun = await one.say("hi")
+        talk.say("Let me see.")
+        talk.call("calculator", expression="1+1")
+        talk.say("It is 2.")
+        assert not (await one.until(begun["id"], "Let me see.\n\nIt is 2."))["finish"]
+        talk.end()
+        assert await one.finish(begun) == "It is 2."
+
+
 async def test_a_message_that_comes_again_has_the_same_stream_also_after_a_restart(tmp_path: Path) -> None:
     async with chat(tmp_path, [for_ever]) as one:
         streams = await asyncio.gather(*(one.say("hi", number=1) for _ in range(5)))

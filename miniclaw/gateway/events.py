@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -172,6 +173,7 @@ class TurnFeed:
         self._ring_bytes = 0
         self._text: list[str] = []
         self._segment = 0
+        self._breaks: list[int] = []
         self._reasoning: list[str] = []
         self._tools: dict[str, dict[str, Any]] = {}
         self._approval: dict[str, Any] | None = None
@@ -185,6 +187,13 @@ class TurnFeed:
     def text(self) -> str:
         """Everything the reader has been shown as the answer so far."""
         return "".join(self._text)
+
+    @property
+    def paragraphs(self) -> str:
+        """The same for readers who see no tools: what was said behind one stands below what was said before."""
+        places = [0, *self._breaks, len(self._text)]
+        said = ("".join(self._text[start:end]).strip() for start, end in itertools.pairwise(places))
+        return "\n\n".join(filter(None, said))
 
     @property
     def segment(self) -> str:
@@ -204,6 +213,7 @@ class TurnFeed:
         if text:
             self._text.append(text)
             self._segment = len(self._text)
+            self._breaks.append(self._segment)
         self._tools.update((tool["call_id"], tool) for tool in tools)
 
     def since(self, attempt: int | None, seq: int) -> list[LiveEvent] | None:
@@ -235,6 +245,7 @@ class TurnFeed:
         elif name == "tool.started":
             self._tools[data["call_id"]] = dict(data)
             self._segment = len(self._text)
+            self._breaks.append(self._segment)
         elif name == "tool.finished":
             self._tools.setdefault(data["call_id"], {}).update(data)
         elif name == "approval.requested":

@@ -48,7 +48,7 @@ class Standings:
         feed = self._live.get(turn.session_id)
         if feed is None or feed.turn_id != turn_id:
             return Standing(text="", is_ended=False, target=target)
-        return Standing(text=feed.text, is_ended=False, question=feed.approval, target=target)
+        return Standing(text=feed.paragraphs, is_ended=False, question=feed.approval, target=target)
 
 
 def _final_text(outcome: dict[str, Any]) -> str:
