@@ -308,6 +308,7 @@ class MiniClaw:
             await self.replies.stop()
             await self.dispatcher.stop(1.0)
             await self.traces.close()
+            await self.memory.close()
         for channel in self.channels.values():
             await channel.stop()
         for task in self._tasks:

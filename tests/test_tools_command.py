@@ -20,6 +20,7 @@ from miniclaw.settings import ToolSettings
 from miniclaw.tools import ToolContext, ToolRegistry, ToolResult
 from miniclaw.tools.builtins import builtin_tools, run_command_tool
 from miniclaw.tools.process import Finished, clean_environment, run_program
+from tests.support.source import tree_of
 
 GUARD = 30.0
 SECRETS = {
@@ -115,7 +116,7 @@ def test_no_text_of_a_file_or_a_child_is_read_without_naming_its_encoding() -> N
     package = Path(__file__).parent.parent / "miniclaw"
     found = []
     for path in sorted(package.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path.read_text(encoding="utf-8"))):
             names = {word.arg for word in node.keywords} if isinstance(node, ast.Call) else set()
             if names & {"text", "universal_newlines"} and "stdout" in names and "encoding" not in names:
                 found.append(f"{path.name}:{getattr(node, 'lineno', 0)}")

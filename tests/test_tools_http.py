@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from miniclaw.tools import ToolRegistry, ToolResult
 from miniclaw.tools.builtins import builtin_tools, http_request_tool
 from miniclaw.tools.builtins.addresses import Resolver
+from tests.support.source import tree_of
 
 Answer = Callable[[str], bytes]
 
@@ -213,7 +214,8 @@ CLIENTS = {
     "tools/builtins/http_request_tool.py": "uses the guarded transport for what a model names",
     "tools/builtins/web_search_tool.py": "the operator's own search service",
     "channel/platforms/client.py": "a platform's API, and addresses on the hosts that its settings name",
-    "agent/openai_provider.py": "the operator's own model server",
+    "agent/client.py": "the operator's own model server",
+    "memory/embeddings.py": "the operator's own server of embeddings",
     "cli/webhook_command.py": "posts to the gateway on this machine",
     "cli/doctor_webhooks.py": "posts to the operator's own public address",
 }
@@ -227,7 +229,7 @@ def test_only_known_modules_make_an_http_client_and_none_follows_redirects_by_it
     names |= {"urlopen", "HTTPConnection", "HTTPSConnection"}
     found = set()
     for path in package.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree_of(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
                 continue
             assert "follow_redirects=True" not in ast.unparse(node), path

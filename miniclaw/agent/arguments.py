@@ -173,7 +173,7 @@ def python_dict(text: str) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a doubtful escape in the text is not ours to report
             return ast.literal_eval(_Words().visit(ast.parse(text, mode="eval")))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, SystemError):
         return None
 
 
@@ -234,7 +234,7 @@ def code_calls(text: str, offered: Offered) -> Iterator[PrintedCall]:
             if isinstance(node, ast.Call) and isinstance(function, ast.Name) and function.id in offered:
                 found = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
                 yield function.id, json.dumps(found, ensure_ascii=False)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, SystemError):
         return
 
 

@@ -49,7 +49,7 @@ class ScopeStore:
     def __init__(self, root: Path, parts: tuple[str, ...]) -> None:
         self._root = root
         self._parts = parts
-        self._directory = root.joinpath(*parts)
+        self.directory = root.joinpath(*parts)
         self._seen: dict[str, _Signature] = {}
         self._is_read = False
         self._swept = False
@@ -96,13 +96,13 @@ class ScopeStore:
             with _explained("delete", self._path(memory_id)):
                 self._path(memory_id).unlink(missing_ok=True)
             self._forget(memory_id)
-        with _explained("delete", self._directory):
+        with _explained("delete", self.directory):
             self._sweep()
 
     def clear(self) -> int:
         """Remove every file in the directory, broken ones and an editor's copies too; returns how many records."""
         count = len(self._seen)
-        with _explained("clear", self._directory):
+        with _explained("clear", self.directory):
             for entry in self._entries():
                 if not entry.is_dir(follow_symlinks=False):
                     os.unlink(entry.path)
@@ -111,18 +111,18 @@ class ScopeStore:
         return count
 
     def _path(self, memory_id: str) -> Path:
-        return self._directory / f"{check_memory_id(memory_id)}.md"
+        return self.directory / f"{check_memory_id(memory_id)}.md"
 
     def _entries(self) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(self._directory) as entries:
+            with os.scandir(self.directory) as entries:
                 return list(entries)
         except FileNotFoundError:
             return []
 
     def _scan(self) -> dict[str, _Signature]:
         found: dict[str, _Signature] = {}
-        with _explained("read", self._directory):
+        with _explained("read", self.directory):
             for entry in self._entries():
                 memory_id, _, extension = entry.name.partition(".")
                 is_record = extension == "md" and (memory_id in self._seen or _NAME.fullmatch(memory_id))

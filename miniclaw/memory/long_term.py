@@ -9,12 +9,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from miniclaw.errors import MemoryStoreError
 from miniclaw.gateway.protocol import format_time, new_id
 from miniclaw.memory.conversations import ConversationHit, ConversationIndex
+from miniclaw.memory.embeddings import MeaningIndex
 from miniclaw.memory.index import LoadedScope, ScopeStore
 from miniclaw.memory.models import (
     Category,
@@ -35,6 +37,8 @@ T = TypeVar("T")
 QUERY_CHARS: Final = 4_000
 """Characters of a query that count; a longer one is a document, and most of it is beside the point."""
 
+MORE: Final = 20
+"""Records beyond the limit that words find, of which meaning may lift one."""
 TASK_SECONDS: Final = 90 * 86_400
 """How long a task is remembered unless its saver says otherwise."""
 
@@ -51,6 +55,7 @@ class LongTermMemory:
         new_id: a fresh id for a prefix.
         loaded: scopes kept in memory at most, beside those in use; the one used longest ago is dropped first.
         conversations: finds what was said in sessions; without it only records are recalled.
+        meaning: finds records by their meaning too.
     """
 
     def __init__(
@@ -61,13 +66,20 @@ class LongTermMemory:
         new_id: Callable[[str], str] = new_id,
         loaded: int = 256,
         conversations: ConversationIndex | None = None,
+        meaning: MeaningIndex | None = None,
     ) -> None:
         self._root = root
+        self._meaning = meaning
         self._clock = clock
         self._new_id = new_id
         self._loaded_limit = loaded
         self._conversations = conversations
         self._slots: OrderedDict[str, LoadedScope] = OrderedDict()
+
+    async def close(self) -> None:
+        """Let go of what a search by meaning holds."""
+        if self._meaning is not None:
+            await self._meaning.close()
 
     async def save(
         self,
@@ -123,22 +135,36 @@ class LongTermMemory:
         return [record for record in found if _may_show(record, scope, draft.updated_at)]
 
     async def search(self, scope: str, query: str, limit: int = 5) -> list[MemorySearchResult]:
-        """The current records that share words with the query, best first.
+        """The current records that share words with the query, or its meaning where that is looked for, best first.
 
         In a group's scope, what is marked `sensitive` is never among them.
         """
+        query = query[:QUERY_CHARS]
 
-        def work(store: ScopeStore) -> list[MemorySearchResult]:
+        def accept(store: ScopeStore) -> Callable[[str], bool]:
             now = self._now()
-            found = store.index.search(
-                query[:QUERY_CHARS],
-                limit,
-                today=now[:10],
-                accept=lambda name: _may_show(store.records[name], scope, now),
-            )
+            return lambda name: _may_show(store.records[name], scope, now)
+
+        def by_words(store: ScopeStore) -> list[MemorySearchResult]:
+            most = limit if self._meaning is None else limit + MORE
+            found = store.index.search(query, most, today=self._now()[:10], accept=accept(store))
             return [MemorySearchResult(store.records[name], score) for name, score in found]
 
-        return await self._run(scope, work, reads=True)
+        found = await self._run(scope, by_words, reads=True)
+        if self._meaning is None:
+            return found
+        scores = {result.record.memory_id: result.score for result in found}
+        fused = await self._meaning.search(query, limit, scores, run=partial(self._run, scope), accept=accept)
+        if fused is None:
+            return found[:limit]
+        return await self._run(
+            scope,
+            lambda store: [
+                MemorySearchResult(store.records[name], score)
+                for name, score in fused.items()
+                if name in store.records
+            ],
+        )
 
     async def recall(
         self, scope: str, query: str, limit: int = 5, *, session_id: str = "", clear: float = 0.0
@@ -221,6 +247,8 @@ class LongTermMemory:
                 fresh = {r.memory_id for r in store.records.values() if r.superseded_by in fresh} - doomed
                 doomed |= fresh
             store.delete(doomed)
+            if self._meaning is not None:
+                self._meaning.forget(store)
             return is_known
 
         return await self._run(scope, work)

@@ -51,6 +51,14 @@ _TOKEN: Final = re.compile(
 )
 
 
+def _parse(source: str) -> ast.Expression:
+    try:
+        return ast.parse(source, mode="eval")
+    except SystemError:
+        # Before 3.11.8 a collection of garbage in the middle may make it fail; python/cpython#106905.
+        return ast.parse(source, mode="eval")
+
+
 def calculate(expression: str) -> Number | bool:
     """The value of an expression.
 
@@ -62,7 +70,7 @@ def calculate(expression: str) -> Number | bool:
     source = " ".join(expression.translate(_SIGNS).split()).removesuffix("=").rstrip()
     _check_tokens(source)
     try:
-        tree = ast.parse(source, mode="eval")
+        tree = _parse(source)
         with decimal.localcontext(CONTEXT):
             return _value(tree.body, source, 0)
     except SyntaxError as error:
