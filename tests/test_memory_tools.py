@@ -72,6 +72,29 @@ async def test_saving_under_a_known_id_corrects_it_and_keeps_the_rest(
     assert new == old.model_copy(update={"content": "coffee", "updated_at": new and new.updated_at})
 
 
+async def test_one_fact_in_fifty_wordings_is_named_each_time_and_takes_no_more_of_the_prompt(
+    tools: ToolRegistry, memory: LongTermMemory
+) -> None:
+    """HKUDS/nanobot#1186: the memory file grew with duplicates, and with it every prompt."""
+    verbs, places = (
+        ("lives", "has lived", "is living", "dwells", "resides"),
+        ("in", "near", "around", "by", "at"),
+    )
+    for number, (verb, place, time) in enumerate(
+        (verb, place, time) for verb in verbs for place in places for time in ("now", "these days")
+    ):
+        said = f"The user {verb} {place} Hangzhou {time}."
+        result = await call(tools, context(), "memory_save", content=said)
+        assert number == 0 or "close to what was there" in result.content
+    assert len(await memory.list("alice")) == 50
+    found = await memory.search("alice", "Where does the user live?", 50)
+    layers = SystemPromptBuilder(recall_tokens=200).layers(
+        skills="", memories=found, today=datetime(2026, 1, 1)
+    )
+    (shown,) = [layer.text for layer in layers if layer.name == "memory"]
+    assert estimate_tokens(shown) <= 200 + 80, "what the fence itself says is not counted"
+
+
 async def test_update_and_delete_work_on_the_conversations_scope_only(
     tools: ToolRegistry, memory: LongTermMemory
 ) -> None:
