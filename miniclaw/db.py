@@ -155,7 +155,16 @@ class Database:
         try:
             return connection.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
+            if "decode" not in str(error):
+                raise StorageError(f"The database cannot be read: {error}.") from error
+        # A damaged text keeps no other row from being read; whether it is of any use its reader finds out.
+        connection.text_factory = _readable
+        try:
+            return connection.execute(query, parameters).fetchall()
+        except sqlite3.Error as error:
             raise StorageError(f"The database cannot be read: {error}.") from error
+        finally:
+            connection.text_factory = str
 
     def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -279,3 +288,7 @@ class Database:
             self._start_checkpoint()
         else:
             self._flush()
+
+
+def _readable(text: bytes) -> str:
+    return text.decode("utf-8", "replace")

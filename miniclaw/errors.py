@@ -2,6 +2,7 @@
 
 MiniClawError
 ├── ConfigError             the operator must mend a setting, a file or the environment
+│   └── DirectoryBusy       another process has the data directory
 ├── StorageError            what is stored could not be read or written
 │   ├── StorageUnavailable  try again later; nothing was changed
 │   └── StaleFence          another process owns the session now; this one must stop writing
@@ -23,6 +24,10 @@ class MiniClawError(Exception):
 
 class ConfigError(MiniClawError):
     """A setting, file or environment variable is wrong; the text says how to mend it."""
+
+
+class DirectoryBusy(ConfigError):
+    """Another process writes the data directory; there can be one at a time."""
 
 
 class StorageError(MiniClawError):

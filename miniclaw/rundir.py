@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from miniclaw.errors import ConfigError
+from miniclaw.errors import ConfigError, DirectoryBusy
 
 __all__ = ["RunDir", "RunningGateway", "private_directory", "read_or_make_token"]
 
@@ -38,7 +38,8 @@ class RunDir:
         """Take the lock for the life of this process.
 
         Raises:
-            ConfigError: another process holds it, or the directory cannot be written.
+            DirectoryBusy: another process holds it.
+            ConfigError: the directory cannot be written.
         """
         try:
             private_directory(self._directory.parent)
@@ -54,10 +55,12 @@ class RunDir:
         if not locked:
             self._lock.close()
             self._lock = None
-            raise ConfigError(
+            raise DirectoryBusy(
                 f"Another miniclaw is running on `{self._directory.parent}`; stop it, attach to it with "
                 "`miniclaw chat`, or choose another --data-dir."
             )
+        # What a process that was killed left: until this one announces itself, nobody can attach.
+        (self._directory / "gateway.json").unlink(missing_ok=True)
 
     def announce(self, gateway: RunningGateway) -> None:
         """Write `run/gateway.json`, readable by this user only."""

@@ -70,7 +70,7 @@ async def test_the_oldest_turns_get_a_summary_that_a_restart_does_not_make_again
         assert session is not None and len(session.messages) == 16, "the log was cut"
         await say(claw, "and now?", session_id=session_id)
     assert len(talks.summarised) == times
-    assert "in short:\nThey spoke of lakes." in talks.asked[-1][0]["content"]
+    assert "<summary>\nThey spoke of lakes.\n</summary>" in talks.asked[-1][0]["content"]
     assert last_user(talks.asked[-1]) == "and now?"
     assert not any("question 0" in str(m["content"]) for m in talks.asked[-1])
 

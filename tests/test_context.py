@@ -59,7 +59,7 @@ def test_layers_stand_in_an_order_in_which_what_changes_most_comes_last() -> Non
     text = builder.build(skills="Skills: a", memories=[found("x")], today=TODAY, summary="long ago")
     assert text == "\n\n".join(layer.text for layer in layers)
     assert text.startswith(PERSONA) and text.endswith("Today is 2026-02-03, Tuesday (UTC).")
-    assert "in short:\nlong ago" in text
+    assert "<summary>\nlong ago\n</summary>" in text
 
 
 def test_layers_that_have_nothing_to_say_are_not_there_and_the_persona_can_be_replaced() -> None:
@@ -349,8 +349,8 @@ async def test_compact_puts_a_summary_in_the_place_of_what_was_said_and_the_next
     assert "numbers" in first[0]["content"] and first[1]["content"] == "user: one\nassistant: echo: one"
     assert second[1]["content"] == "summary so far: They said one.\nuser: two\nassistant: echo: two"
     assert [m["content"] for m in provider.requests[2][1:]] == ["two"]
-    assert "in short:\nThey said one." in provider.requests[2][0]["content"]
-    assert "in short:\none, two" in provider.requests[4][0]["content"]
+    assert "<summary>\nThey said one.\n</summary>" in provider.requests[2][0]["content"]
+    assert "<summary>\none, two\n</summary>" in provider.requests[4][0]["content"]
     assert len(page["messages"]) == 6
 
 

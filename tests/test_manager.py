@@ -300,6 +300,8 @@ async def test_a_fork_has_the_log_up_to_a_message_and_the_old_session_stays_as_i
         ({"cleared": 2}, 3, ["2", "3"]),
         ({"cleared": 2}, 2, ["2"]),
         ({"cleared": 2}, 1, ["0", "1"]),
+        ({"cleared": 4}, 3, []),
+        ({"summary": {"text": "…", "position": 4}}, 3, []),
         ({"summary": {"text": "…", "position": 3}}, 3, ["3"]),
         ({"cleared": 1, "summary": {"text": "…", "position": 3}}, 3, ["3"]),
     ],

@@ -104,6 +104,8 @@ async def test_an_expression_has_its_exact_value(expression: str, value: str) ->
         ("factorial(1e9)", "beyond 4,000 digits"),
         ("comb(1e9, 5e8)", "beyond 4,000 digits"),
         ("1/0", "Division by zero"),
+        ("1<<2", "Only numbers, operators"),
+        ("1+2>>3*2", "Only numbers, operators"),
         ("1 // 0.0", "Division by zero"),
         ("0**-1", "not finite"),
         ("ln(0)", "not finite"),

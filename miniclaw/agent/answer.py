@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from miniclaw.agent.arguments import Offered, parse_call
-from miniclaw.agent.providers import Finish, LLMChunk, LLMResponse, ToolCall
+from miniclaw.agent.providers import MOST_CALLS, Finish, LLMChunk, LLMResponse, ToolCall
 from miniclaw.agent.text_calls import CallFilter, find_calls
 from miniclaw.agent.thinking import ThinkSplitter, split_unopened
 from miniclaw.errors import ModelError
@@ -138,7 +138,7 @@ class AnswerBuilder:
         reasoning = thought or "".join(self._reasoning)
         if not calls and not self._printed and not text.strip() and self.offered:
             self._printed, reasoning = find_calls(reasoning, self.offered, is_all=False)
-        found = calls or [("", name, raw) for name, raw in self._printed]
+        found = calls or [("", name, raw) for name, raw in self._printed[:MOST_CALLS]]
         finish = _FINISHES.get(reason.lower(), "tool_calls" if found else "stop")
         if finish == "content_filter":
             found = ()

@@ -34,6 +34,8 @@ FILTERED: Final = "The provider's content filter stopped the answer; ask in othe
 CANCEL_SECONDS: Final = 1.0
 """How long a tool may take to end when its turn is cancelled; then it is left to itself, and its result too."""
 
+GRACE_SECONDS: Final = 30.0
+"""What hooks and a second try may add to a tool's own limit."""
 _left_alone: set[asyncio.Task[ToolResult]] = set()
 """Tools that did not end when they were told to."""
 
@@ -235,17 +237,28 @@ class CallRunner:
     async def _execute(self, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
         """Run the tool in a task of its own, so that one that does not end cannot hold up the turn's end."""
         task = asyncio.create_task(self._toolbox.execute(tool.name, arguments, self._context))
+        seconds = self._budget.config.tool_timeout if tool.timeout is None else tool.timeout
         try:
-            await asyncio.wait([task])
+            # The registry holds it to its time, unless it does not end when it is told to.
+            await asyncio.wait([task], timeout=2 * seconds + GRACE_SECONDS)
+            if not task.done():
+                _leave_alone(task, tool)
+                return ToolResult.failure(
+                    f"`{tool.name}` does not end; what it did is unknown. Find another way."
+                )
         except asyncio.CancelledError:
             task.cancel()
             await asyncio.wait([task], timeout=CANCEL_SECONDS)
             if not task.done():
-                logger.warning("tool %s did not end when its turn was cancelled", tool.name)
-                _left_alone.add(task)
-                task.add_done_callback(_left_alone.discard)
+                _leave_alone(task, tool)
             raise
         return task.result()
+
+
+def _leave_alone(task: asyncio.Task[ToolResult], tool: Tool) -> None:
+    logger.warning("tool %s did not end when it was told to", tool.name)
+    _left_alone.add(task)
+    task.add_done_callback(_left_alone.discard)
 
 
 def risk_of(toolbox: ToolBox, call: ToolCall) -> Risk:

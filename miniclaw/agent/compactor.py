@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from miniclaw.agent.core import Core
@@ -28,8 +29,12 @@ Ask = Callable[[str, list[Message]], Awaitable[LLMResponse]]
 
 SECONDS: Final = 60.0
 """How long a turn waits for a summary; then its oldest turns are left out without one."""
+LONG: Final = 1000
+"""Messages from which on a thread looks at them."""
 PAUSE: Final = 20
 """Entries that a log must grow by before a summary that failed is tried again."""
+SUMMARY_CHARS: Final = 20_000
+"""What is kept of a summary."""
 MOST_FAILED: Final = 1000
 """Sessions whose failures are remembered."""
 
@@ -53,7 +58,9 @@ class Compactor:
         room = window.room(system, model=self._model(session), tools=tools)
         if history.fits(room) or session.next_position < self._failed.get(session.session_id, -PAUSE) + PAUSE:
             return False
-        found = compact(history.messages(), room, may_clear=window.may_clear)
+        everything = history.messages()
+        work = partial(compact, everything, room, may_clear=window.may_clear)
+        found = await asyncio.to_thread(work) if len(everything) > LONG else work()
         if not found.older:
             return False
         said = [entry for entry in session.messages if entry.message["role"] == "user"]
@@ -96,6 +103,7 @@ class Compactor:
             response = await ask("compact", request())
         if not (text := response.text.strip()):
             raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
+        text = text[:SUMMARY_CHARS]
         await self._c.sessions.update(session, summary={"text": text, "position": position})
         await self._hook("after_compaction", session, summary=text)
         return text

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Self
 
-from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message, ModelInfo, WarmsUp
+from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message, ModelInfo, WarmsUp, whole
 from miniclaw.errors import ModelError
 
 __all__ = ["FallbackProvider"]
@@ -69,12 +69,7 @@ class FallbackProvider:
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> LLMResponse:
         async with aclosing(self._ask(messages, tools, shows=False)) as chunks:
-            async for chunk in chunks:
-                if chunk.response is not None:
-                    return chunk.response
-        raise ModelError(
-            "model_unreachable", "The model's stream was cut.", kind="stream_cut", retryable=True
-        )
+            return await whole(chunks)
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None
@@ -90,7 +85,7 @@ class FallbackProvider:
             stream = provider.stream(messages, tools)
             try:
                 async for chunk in stream:
-                    is_shown = is_shown or (shows and chunk.response is None)
+                    is_shown = is_shown or (shows and bool(chunk.text or chunk.reasoning))
                     yield chunk
                 return
             except ModelError as error:

@@ -19,11 +19,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from miniclaw.agent.adapt import fit_messages, fit_parameters, fit_tools
-from miniclaw.agent.answer import AnswerBuilder, cut_error, cut_prompt
+from miniclaw.agent.answer import AnswerBuilder, cut_prompt
 from miniclaw.agent.client import new_client, warm_up
 from miniclaw.agent.failures import read_failure
 from miniclaw.agent.patience import Patience
-from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo
+from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo, whole
 from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.report import Report
 from miniclaw.agent.responses import ResponsesAssembler, responses_body
@@ -147,10 +147,7 @@ class OpenAIProvider:
     async def chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> LLMResponse:
         # Streamed as well: some models think only so, and no proxy takes a long answer for a dead one.
         async with aclosing(self._ask(messages, tools or (), shows=False)) as chunks:
-            async for chunk in chunks:
-                if chunk.response is not None:
-                    return chunk.response
-        raise cut_error(began=False)
+            return await whole(chunks)
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None
@@ -171,7 +168,7 @@ class OpenAIProvider:
             try:
                 async with aclosing(self._receive(request)) as chunks:
                     async for chunk in chunks:
-                        is_shown = shows
+                        is_shown = is_shown or (shows and bool(chunk.text or chunk.reasoning))
                         yield chunk
                 response = request.assembler.finish()
             except (OpenAIError, ModelError, httpx2.HTTPError, httpx2.InvalidURL) as error:

@@ -5,11 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
 
+from miniclaw.errors import ModelError
 from miniclaw.session.models import Usage
 
-__all__ = ["Finish", "LLMChunk", "LLMProvider", "LLMResponse", "ModelInfo", "ToolCall", "WarmsUp"]
+__all__ = [
+    "MOST_CHARS",
+    "Finish",
+    "LLMChunk",
+    "LLMProvider",
+    "LLMResponse",
+    "ModelInfo",
+    "ToolCall",
+    "WarmsUp",
+    "whole",
+]
+
+MOST_CHARS: Final = 400_000
+"""What an answer may have, thoughts and calls counted; one without an end is broken off there."""
+MOST_CALLS: Final = 200
+"""Calls of one answer; a turn runs fewer, and further ones are left out."""
 
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
 Message = dict[str, Any]
@@ -73,6 +89,8 @@ class LLMChunk:
     text: str = ""
     reasoning: str = ""
     response: LLMResponse | None = None
+    hidden: int = 0
+    """Characters that came and are not shown, such as the arguments of calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,3 +146,19 @@ class LLMProvider(Protocol):
     async def close(self) -> None:
         """Let go of connections; may be called again."""
         ...
+
+
+async def whole(chunks: AsyncIterator[LLMChunk]) -> LLMResponse:
+    """The response at the end of a stream that nobody watches.
+
+    Raises:
+        ModelError: it was cut, or went on for more than `MOST_CHARS`.
+    """
+    size = 0
+    async for chunk in chunks:
+        size += len(chunk.text) + len(chunk.reasoning) + chunk.hidden
+        if chunk.response is not None:
+            return chunk.response
+        if size > MOST_CHARS:
+            raise ModelError("model_error", "The model's answer had no end, so it was broken off.")
+    raise ModelError("model_unreachable", "The model's stream was cut.", kind="stream_cut", retryable=True)

@@ -12,7 +12,7 @@ from typing import Any
 from miniclaw.agent.adapt import own_data, short_id, wire_name
 from miniclaw.agent.answer import AnswerBuilder, RawCall, cut_error
 from miniclaw.agent.failures import error_inside
-from miniclaw.agent.providers import LLMChunk, LLMResponse, Message
+from miniclaw.agent.providers import MOST_CALLS, LLMChunk, LLMResponse, Message
 from miniclaw.agent.quirks import Quirks
 
 __all__ = ["ResponsesAssembler", "responses_body"]
@@ -129,6 +129,7 @@ class ResponsesAssembler:
                 self._items[place] = _dict(event.get("item"))
             case "response.function_call_arguments.delta":
                 self._arguments.setdefault(place, []).append(delta)
+                return LLMChunk(hidden=len(delta))
             case "response.completed" | "response.incomplete" | "response.failed" | "response":
                 return self._take_whole(_dict(event.get("response")) if kind != "response" else event)
         return None
@@ -151,7 +152,7 @@ class ResponsesAssembler:
         calls: list[RawCall] = []
         kept: list[Any] = []
         for place, item in self._output():
-            if item.get("type") == "function_call":
+            if item.get("type") == "function_call" and len(calls) < MOST_CALLS:
                 raw = item.get("arguments") or "".join(self._arguments.get(place, ()))
                 raw = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
                 calls.append(

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from miniclaw import failpoints
 from miniclaw.agent.budget import Budget, Stop
 from miniclaw.agent.calls import CallRunner, ToolFinished, ToolGate, ToolStarted, Transcript
 from miniclaw.agent.config import AgentConfig
-from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message
+from miniclaw.agent.providers import MOST_CHARS, LLMChunk, LLMProvider, LLMResponse, Message
 from miniclaw.agent.trace import ModelCall, TurnTrace
 from miniclaw.errors import ModelError
 from miniclaw.tools.base import ToolBox
@@ -29,9 +28,6 @@ __all__ = [
     "ToolStarted",
     "Transcript",
 ]
-
-MOST_CHARS: Final = 400_000
-"""Characters, of text and reasoning, at which an answer that does not end is broken off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,7 @@ async def _ask(
         try:
             with ModelCall(budget, trace, provider.info.name, messages) as call:
                 async for chunk in stream:
-                    call.size += len(chunk.text) + len(chunk.reasoning)
+                    call.size += len(chunk.text) + len(chunk.reasoning) + chunk.hidden
                     call.response = chunk.response
                     yield chunk
                     if call.size > MOST_CHARS:

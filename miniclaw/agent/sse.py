@@ -17,6 +17,8 @@ __all__ = ["EventReader", "read_json"]
 
 MOST_BYTES: Final = 8 * 1024 * 1024
 """What a server may send without saying anything: a line, or an event that is not whole."""
+SHORT: Final = 4096
+"""Bytes of an event that are read again at each of its lines, since not every server marks its end."""
 
 
 class EventReader:
@@ -31,9 +33,14 @@ class EventReader:
         self.is_done = False
         self.is_one_body = False
         self._line = b""
-        self._data = b""
+        self._data: list[bytes] = []
+        """The lines of an event that is not whole."""
+        self._size = 0
+        self._next_try = 0
+        """How long they must be before it is tried again whether they are."""
         self._event = b""
-        self._body = b""
+        self._body: list[bytes] = []
+        self._body_size = 0
         self._is_start = True
         self._is_half_break = False
         self._has_events = False
@@ -54,7 +61,7 @@ class EventReader:
         self._is_half_break = data.endswith(b"\r")
         lines = (self._line + data if self._line else data).splitlines()
         self._line = b"" if data.endswith((b"\n", b"\r")) or not lines else lines.pop()
-        if len(self._line) + len(self._data) + len(self._body) > MOST_BYTES:
+        if len(self._line) + self._size + self._body_size > MOST_BYTES:
             raise ModelError(
                 "model_error", "The model server sent an event without an end.", kind="bad_stream"
             )
@@ -74,9 +81,9 @@ class EventReader:
             line, self._line = self._line, b""
             self._take(line, found)
         self._take(b"", found)
-        if not self._has_events and self._body.strip():
+        if not self._has_events and (body := b"\n".join(self._body).strip()):
             self.is_one_body = True
-            found.append(read_json(self._body, "; check OPENAI_BASE_URL, which usually ends in /v1"))
+            found.append(read_json(body, "; check OPENAI_BASE_URL, which usually ends in /v1"))
         return found
 
     def _take(self, line: bytes, found: list[Any]) -> None:
@@ -86,24 +93,34 @@ class EventReader:
         if line.startswith(b"data:"):
             self._take_data(line[5:].lstrip(), found)
         elif not line:
-            data, self._data, self._event = self._data, b"", b""
-            if data:
-                found.append(read_json(data))  # raises, or it would have been taken before
+            if self._data:
+                self._take_value(read_json(b"\n".join(self._data)), found)
+            self._event = b""
         elif line.startswith(b"event:"):
             self._event = line[6:].strip()
         elif not self._has_events and not line.startswith((b":", b"id:", b"retry:")):
-            self._body += line + b"\n"
+            self._body.append(line)
+            self._body_size += len(line) + 1
 
     def _take_data(self, data: bytes, found: list[Any]) -> None:
         if data.startswith(b"[DONE]"):
             self.is_done = True
         if not data or data.startswith((b"[DONE]", b":")) or data == b"null":
             return
-        self._data = self._data + b"\n" + data if self._data else data
-        if (value := _whole(self._data)) is not None:
-            self._data, self._has_events = b"", True
-            is_bare = self._event == b"error" and isinstance(value, dict) and not value.get("error")
-            found.append({"error": value} if is_bare else value)
+        self._data.append(data)
+        self._size += len(data)
+        if self._size < self._next_try:
+            return
+        if (value := _whole(b"\n".join(self._data))) is not None:
+            self._take_value(value, found)
+        else:
+            # Not at each line of a long one: an event may have very many.
+            self._next_try = 2 * self._size if self._size > SHORT else 0
+
+    def _take_value(self, value: Any, found: list[Any]) -> None:
+        self._data, self._size, self._next_try, self._has_events = [], 0, 0, True
+        is_bare = self._event == b"error" and isinstance(value, dict) and not value.get("error")
+        found.append({"error": value} if is_bare else value)
 
 
 def read_json(data: bytes, advice: str = "") -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from miniclaw.agent.answer import AnswerBuilder, cut_error
 from miniclaw.agent.arguments import parse_call
 from miniclaw.agent.failures import error_inside
-from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.agent.providers import MOST_CALLS, LLMChunk, LLMResponse
 from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import plain_text
 from miniclaw.session.history import parse_arguments
@@ -126,22 +126,29 @@ class ChatAssembler:
     def _take(self, delta: dict[str, Any]) -> LLMChunk | None:
         if len(delta) == 1 and isinstance(piece := delta.get("content"), str):
             return self._answer.take(piece)  # as nearly all tokens come
-        parts = delta.get("tool_calls")
+        parts, hidden = delta.get("tool_calls"), 0
         if isinstance(legacy := delta.get("function_call"), dict):
             parts = [{"function": legacy}]
         if isinstance(parts, list):
             taken: list[_Call] = []
             for part in parts:
-                if isinstance(part, dict):
-                    taken.append(self._take_call(part, taken))
+                if isinstance(part, dict) and (call := self._take_call(part, taken)) is not None:
+                    taken.append(call)
+                    hidden += len(call.arguments[-1])
         text, thought = _content(delta.get("content"))
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(details := delta.get("reasoning_details"), list):
             details_text = self._take_details(details)
             reasoning = reasoning or details_text
+            hidden += len(str(details)) - len(details_text)
         if isinstance(refusal := delta.get("refusal"), str):
             text += refusal
-        return self._answer.take(text, reasoning if isinstance(reasoning, str) and reasoning else thought)
+        chunk = self._answer.take(text, reasoning if isinstance(reasoning, str) and reasoning else thought)
+        return (
+            LLMChunk(chunk.text if chunk else "", chunk.reasoning if chunk else "", hidden=hidden)
+            if hidden
+            else chunk
+        )
 
     def _take_details(self, details: list[Any]) -> str:
         """Keep structured thoughts, which go back as they came, with the pieces of each put together."""
@@ -167,7 +174,7 @@ class ChatAssembler:
                 )
         return shown
 
-    def _take_call(self, part: dict[str, Any], taken: list[_Call]) -> _Call:
+    def _take_call(self, part: dict[str, Any], taken: list[_Call]) -> _Call | None:
         """Take a piece of a call; `taken` are the calls of which this chunk held a piece before."""
         index, call_id = _number(part.get("index")), _id(part.get("id"))
         function = part.get("function")
@@ -177,6 +184,8 @@ class ChatAssembler:
             arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
         call = self._known(index, call_id, name)
         if call is None or (name and (call in taken or self._begins(call, index, call_id, name, arguments))):
+            if len(self._calls) >= MOST_CALLS:
+                return None
             call = _Call()
             self._calls.append(call)
         if index is not None:

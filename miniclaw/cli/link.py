@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import urlsplit
 
 from miniclaw.app import MiniClaw
 from miniclaw.config import LoadedSettings
-from miniclaw.errors import ConfigError
+from miniclaw.errors import ConfigError, DirectoryBusy
 from miniclaw.rundir import RunDir
 
 __all__ = ["Link", "open_link"]
+
+ATTEMPTS: Final = 50
+ATTEMPT_SECONDS: Final = 0.2
+"""How often it is looked again when another process has the directory and does not listen."""
 
 
 class Link(Protocol):
@@ -64,6 +69,22 @@ async def open_link(
     Raises:
         ConfigError: the gateway cannot be reached or refuses the token.
     """
+    async with contextlib.AsyncExitStack() as stack:
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                opened = await _open(stack, loaded, connect, user_id)
+                break
+            except DirectoryBusy:
+                # Whoever has the directory may be about to listen, or to end.
+                if not left:
+                    raise
+                await asyncio.sleep(ATTEMPT_SECONDS)
+        yield opened
+
+
+async def _open(
+    stack: contextlib.AsyncExitStack, loaded: LoadedSettings, connect: str | None, user_id: str
+) -> tuple[Link, str, bool]:
     running = None if connect else RunDir(loaded.data_dir).running()
     if running is not None and running.gateway_port is None:
         raise ConfigError(
@@ -76,20 +97,17 @@ async def open_link(
         configured = loaded.settings.gateway.token
         token = configured.get_secret_value() if configured else ""
         url = connect or f"ws://127.0.0.1:{running.gateway_port if running else 0}/"
-        async with _connect(url, running.token if running else token) as socket:
-            yield _SocketLink(socket), url, True
-        return
+        socket = await stack.enter_async_context(_connect(url, running.token if running else token))
+        return _SocketLink(socket), url, True
     port = {"gateway": loaded.settings.gateway.model_copy(update={"port": 0})}
     settings = loaded.settings.model_copy(update=port)
     own = LoadedSettings(settings=settings, data_dir=loaded.data_dir, origins=loaded.origins)
-    async with MiniClaw(own, web=False) as claw:
-        await claw.identities.ensure(user_id)
-        link = claw.terminal.link(user_id)
-        try:
-            model = claw.provider.info
-            yield link, model.name + (" (demo)" if model.demo else ""), False
-        finally:
-            await link.aclose()
+    claw = await stack.enter_async_context(MiniClaw(own, web=False))
+    await claw.identities.ensure(user_id)
+    link = claw.terminal.link(user_id)
+    stack.push_async_callback(link.aclose)
+    model = claw.provider.info
+    return link, model.name + (" (demo)" if model.demo else ""), False
 
 
 @contextlib.asynccontextmanager

@@ -6,14 +6,18 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 from collections.abc import Coroutine, Mapping
-from typing import Any
+from typing import Any, Final
 
 from miniclaw.config import LoadedSettings, load_settings
 from miniclaw.errors import ConfigError
 
 __all__ = ["load", "run_async", "set_up_logging"]
+
+END_SECONDS: Final = 3.0
+"""How long what was told to end is waited for."""
 
 
 def load(args: argparse.Namespace, arguments: Mapping[str, Any] | None = None) -> LoadedSettings:
@@ -63,4 +67,20 @@ def run_async(work: Coroutine[Any, Any, int]) -> int:
 
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(work)
+        return runner.run(_to_the_end(work))
+
+
+async def _to_the_end(work: Coroutine[Any, Any, int]) -> int:
+    """A command's work, and then the end of the process, whatever still runs: an own tool may not want to end."""
+    code = await work
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    if left and (await asyncio.wait(left, timeout=END_SECONDS))[1]:
+        logging.getLogger("miniclaw").warning(
+            "something does not end when it is told to; the process ends without it"
+        )
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code

@@ -20,6 +20,8 @@ Message = dict[str, Any]
 
 ANSWER_SHARE: Final = 0.2
 """The part of the window kept free for the answer and the tools' schemas."""
+LOOKED_AT: Final = 4
+"""How many windows of the latest turns are looked at for results to clear."""
 LEAST_SHARE: Final = 64
 """Tokens that the text of a message keeps, however long its turn is."""
 CUT: Final = "\n[… cut to fit the window]"
@@ -67,8 +69,8 @@ class ShortTermMemory:
         """System prompt and as many of the latest turns as fit, where they do not with old results cleared."""
         room = self.room(system, model=model, tools=tools)
         if not history.fits(room):
-            everything, history = history.messages(), HistoryView()
-            history.extend(clear_results(everything, may_clear=self.may_clear))
+            latest, history = history.tail(LOOKED_AT * room)[0], HistoryView()
+            history.extend(clear_results(latest, may_clear=self.may_clear))
         chosen, cost = history.tail(room)
         if cost > room:
             chosen = _squeeze(chosen, room)

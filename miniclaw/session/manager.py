@@ -18,6 +18,8 @@ __all__ = ["KeptOutside", "SessionManager"]
 
 LONG: Final = 1000
 """Entries from which on the legal view of a loaded log is built in a thread."""
+PIECE: Final = 200
+"""Entries that are copied at a time."""
 REFRESH: Final = 100
 """Entries that are looked at again after an interruption."""
 
@@ -147,10 +149,12 @@ class SessionManager:
         """A new session of the same user with the log up to and with `position`; the old one stays as it is."""
         copy = await self.get_or_create(session.user_id, session.channel)
         kept = [entry for entry in session.messages if entry.position <= position]
-        if kept:
-            await self.append(copy, [Entry(e.turn_id, e.step, e.message, e.at, e.meta) for e in kept])
+        for start in range(0, len(kept), PIECE):  # a long log must not keep everybody else waiting
+            piece = kept[start : start + PIECE]
+            await self.append(copy, [Entry(e.turn_id, e.step, e.message, e.at, e.meta) for e in piece])
         metadata: dict[str, Any] = {"title": session.title or None, "forked_from": session.session_id}
-        if 0 < session.start <= position:
+        is_whole = session.start == position + 1 == session.next_position  # cleared, and nothing said since
+        if 0 < session.start <= position or (is_whole and position >= 0):
             # What the model does not see any more it does not see in the copy either.
             hidden = sum(entry.position < session.start for entry in kept)
             summary = session.metadata.get("summary")

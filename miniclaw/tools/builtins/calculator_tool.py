@@ -130,10 +130,7 @@ def _value(node: ast.expr, source: str, depth: int) -> Number | bool:
             return all(COMPARISONS[type(sign)](a, b) for sign, a, b in pairs)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in FUNCTIONS:
             return _apply(name, [_value(argument, source, depth + 1) for argument in arguments])
-    raise ToolError(
-        "Only numbers, operators, comparisons and calls of known functions are understood. Write thousands"
-        " without commas."
-    )
+    raise _not_understood()
 
 
 def _chain(node: ast.BinOp, source: str, depth: int) -> Number:
@@ -141,6 +138,8 @@ def _chain(node: ast.BinOp, source: str, depth: int) -> Number:
     rest = []
     left: ast.expr = node
     while isinstance(left, ast.BinOp):
+        if type(left.op) not in OPERATIONS:
+            raise _not_understood()
         rest.append(left)
         left = left.left
     value: Number = _value(left, source, depth + 1)
@@ -155,6 +154,13 @@ def _apply(name: str, arguments: list[Number]) -> Number:
         count = f"{least}" if least == most else f"{least} to {most}"
         raise ToolError(f"`{name}` takes {count} argument(s), not {len(arguments)}.")
     return checked(function(*arguments))
+
+
+def _not_understood() -> ToolError:
+    return ToolError(
+        "Only numbers, operators, comparisons and calls of known functions are understood. Write thousands"
+        " without commas."
+    )
 
 
 def _too_deep() -> ToolError:

@@ -1,0 +1,129 @@
+"""What has no end, or far too many parts, ends within its bounds; what is damaged harms nothing beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw.agent import sse
+from miniclaw.agent.providers import MOST_CALLS, MOST_CHARS, LLMChunk, LLMResponse, whole
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.agent.sse import EventReader
+from miniclaw.agent.stream import ChatAssembler
+from miniclaw.errors import ModelError
+from tests.support.agent import eventually, say, send
+from tests.support.claw import running_claw
+
+
+async def repeated(chunk: LLMChunk) -> AsyncIterator[LLMChunk]:
+    while True:
+        yield chunk
+
+
+@pytest.mark.parametrize("chunk", [LLMChunk("x" * 1000), LLMChunk("", "x" * 1000), LLMChunk(hidden=1000)])
+async def test_an_answer_that_nobody_watches_is_broken_off_when_it_has_no_end(chunk: LLMChunk) -> None:
+    with pytest.raises(ModelError, match="no end"):
+        await whole(repeated(chunk))
+
+
+def test_arguments_count_though_they_are_not_shown() -> None:
+    assembler, size = ChatAssembler(), 0
+    for number in range(50):
+        part: dict[str, Any] = {"index": 0, "function": {"arguments": "x" * 1000}}
+        if number == 0:
+            part |= {"id": "a", "function": {"name": "zap", "arguments": '{"a": "'}}
+        chunk = assembler.feed({"choices": [{"delta": {"tool_calls": [part]}}]})
+        assert chunk is not None and not chunk.text
+        size += chunk.hidden
+    assert size == 49 * 1000 + len('{"a": "') < MOST_CHARS
+
+
+def test_of_very_many_calls_in_an_answer_the_first_are_taken() -> None:
+    assembler = ChatAssembler()
+    for number in range(MOST_CALLS + 500):
+        call = {"index": number, "id": f"c{number}", "function": {"name": "zap", "arguments": "{}"}}
+        assembler.feed({"choices": [{"delta": {"tool_calls": [call]}}]})
+    assembler.feed({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    calls = assembler.finish().tool_calls
+    assert [call.id for call in calls] == [f"c{number}" for number in range(MOST_CALLS)]
+
+
+def test_an_event_of_many_lines_is_not_read_again_at_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, tries = sse._whole, list[int]()
+
+    def counted(data: bytes) -> Any:
+        tries.append(len(data))
+        return read(data)
+
+    monkeypatch.setattr(sse, "_whole", counted)
+    lines = ["{", *(f'"key{number}": {number},' for number in range(5000)), '"end": 1}']
+    event = "".join(f"data: {line}\n" for line in lines) + "\n"
+    reader = EventReader()
+    (value,) = reader.feed(event.encode())
+    assert value["end"] == 1 and len(value) == 5001
+    assert sum(tries) < 40 * len(event)
+
+
+async def test_a_damaged_row_keeps_neither_the_server_nor_others_from_their_answers(tmp_path: Path) -> None:
+    async def echo(messages: list[dict[str, Any]]) -> LLMResponse:
+        return LLMResponse(text=f"echo {messages[-1]['content'][:3]}")
+
+    provider = ScriptedProvider([echo] * 9)
+    async with running_claw(tmp_path, provider) as claw:
+        damaged = (await send(claw, "one")).session_id
+        sound = (await send(claw, "two")).session_id
+        await eventually(
+            lambda: not claw.mailbox.is_busy(damaged or "") and not claw.mailbox.is_busy(sound or "")
+        )
+    database = sqlite3.connect(tmp_path / "miniclaw.db")
+    for table, column in (("entries", "body"), ("sessions", "metadata"), ("turns", "message")):
+        rows = database.execute(f"SELECT {column} FROM {table} WHERE session_id = ?", (damaged,)).fetchall()
+        bad = str(rows[0][0]).encode()
+        place = max(1, len(bad) - 6)
+        bad = bad[:place] + b"\xe1" + bad[place:]
+        database.execute(
+            f"UPDATE {table} SET {column} = CAST(? AS TEXT) WHERE session_id = ? AND {column} = ?",
+            (bad, damaged, rows[0][0]),
+        )
+    database.execute("UPDATE turns SET state = 'running' WHERE session_id = ?", (sound,))
+    database.execute("UPDATE turns SET state = 'running' WHERE session_id = ?", (damaged,))
+    database.commit()
+    database.close()
+    async with running_claw(tmp_path, provider) as claw:
+        assert (await say(claw, "three", session_id=sound)).startswith("echo")
+        assert (await say(claw, "four", session_id=damaged)).startswith("echo")
+        assert {session.session_id for session in await claw.sessions.list("owner")} == {damaged, sound}
+
+
+async def test_a_command_ends_though_a_task_of_a_tool_does_not() -> None:
+    script = (
+        "import asyncio, sys\nfrom miniclaw.cli.start import run_async\n"
+        "async def stubborn():\n    while True:\n        try:\n            await asyncio.sleep(100)\n"
+        "        except asyncio.CancelledError:\n            pass\n"
+        "async def main():\n    task = asyncio.create_task(stubborn())\n    await asyncio.sleep(0)\n    return 7\n"
+        "sys.exit(run_async(main()))\n"
+    )
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", script, env=dict(os.environ))
+    async with asyncio.timeout(30):
+        assert await process.wait() == 7
+
+
+async def test_commands_that_are_begun_at_once_are_all_answered(tmp_path: Path) -> None:
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MINICLAW_"))}
+    env |= {"MINICLAW_MODEL__PROBE_LOCAL": "false", "MINICLAW_HOME": str(tmp_path)}
+    command = (sys.executable, "-m", "miniclaw", "chat", "--once", "hello")
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *command, env=env, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        for _ in range(3)
+    ]
+    told = [await process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], told
