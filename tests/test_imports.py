@@ -35,7 +35,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "db",
         "rundir",
     ),
-    ("gateway.protocol", "gateway.events", "channel.base"),
+    ("gateway.protocol", "gateway.events", "channel.base", "channel.questions"),
     ("identity", "session"),
     ("tools",),
     ("skills", "memory", "mcp"),

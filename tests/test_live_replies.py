@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from miniclaw.channel.questions import question_markdown, question_text
 from miniclaw.db import Database
 from miniclaw.errors import DeliveryError
 from miniclaw.gateway.events import EventBus, TurnFeed
@@ -360,3 +361,20 @@ async def test_without_buttons_a_question_is_a_text_that_names_the_commands(desk
     assert "/approve abc123" in text and "/deny abc123" in text
     assert len(text.encode()) < 2000  # of WeCom's 2,048, beyond which it cuts off
     await replies.stop()
+
+
+@pytest.mark.parametrize(("show", "shown"), [(question_text, 500), (question_markdown, 3000)])
+@pytest.mark.parametrize("rest", [0, 1, 77])
+@pytest.mark.parametrize("is_summary", [True, False])
+def test_a_question_says_how_much_of_it_is_not_shown(
+    show: Callable[[dict[str, Any]], str], shown: int, rest: int, is_summary: bool
+) -> None:
+    asked: dict[str, Any] = {"approval_id": "apr_1", "short_id": "a1", "tool": "t", "arguments": {"x": ""}}
+    about = "x" * (shown + rest)
+    if is_summary:
+        asked["summary"] = about
+    else:
+        before = len("t ") if show is question_text else 0
+        asked["arguments"] = {"x": "x" * (shown + rest - before - len(str(asked["arguments"])))}
+    text = show(asked).removesuffix("\n\n/approve a1  ·  /deny a1")
+    assert text.endswith(f"… (+{rest} characters)") if rest else "characters)" not in text

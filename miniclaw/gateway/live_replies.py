@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
 from miniclaw.channel.base import AsksApproval, Delivers, Pulled, ShowsStatus, StreamsReplies
+from miniclaw.channel.questions import question_text
 from miniclaw.config import Clock
 from miniclaw.errors import DeliveryError, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent, Subscription
@@ -20,7 +21,7 @@ from miniclaw.session.models import Turn
 from miniclaw.session.outbox import Delivery, Outbox
 from miniclaw.session.turns import TurnStore
 
-__all__ = ["LiveReplies", "question_text"]
+__all__ = ["LiveReplies"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,6 @@ CALL_SECONDS: Final = 10.0
 
 Not for the first text: where that is given up, its message may be there, and the answer is seen twice.
 """
-ABOUT_CHARS: Final = 500
-"""Of what a question is about."""
 
 
 class LiveReplies:
@@ -265,10 +264,3 @@ class _Reply:
                 "turn %s: nothing could be shown: %s", self._turn.turn_id, error or "no answer in time"
             )
             return None
-
-
-def question_text(question: dict[str, Any]) -> str:
-    """A question for channels without buttons; short enough for a message of any of them."""
-    short = str(question.get("short_id") or question["approval_id"])
-    about = question.get("summary") or f"{question['tool']} {question['arguments']}"
-    return f"需要确认 / please confirm: {about[:ABOUT_CHARS]}\n\n/approve {short}  ·  /deny {short}"

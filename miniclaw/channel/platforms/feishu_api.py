@@ -20,11 +20,11 @@ from miniclaw.channel.platforms.feishu_content import (
     ANSWER,
     button,
     card,
-    question_of,
     size,
     to_card,
     without_pings,
 )
+from miniclaw.channel.questions import question_markdown
 from miniclaw.channel_settings import FeishuAccount
 from miniclaw.config import Clock
 from miniclaw.errors import DeliveryError
@@ -178,14 +178,14 @@ class FeishuApi:
                 ("✗ 拒绝 Deny", "deny", "danger"),
             )
         ]
-        content = _json(card(question_of(question), *buttons))
+        content = _json(card(to_card(question_markdown(question)), *buttons))
         return await self._send(target, "interactive", content, str(question["approval_id"]))
 
     async def close_approval(
         self, target: ReplyTarget, handle: str, question: dict[str, Any], decision: str
     ) -> None:
         """The question with its answer in the place of the buttons."""
-        content = _json(card(f"{question_of(question)}\n\n→ **{decision}**"))
+        content = _json(card(f"{to_card(question_markdown(question))}\n\n→ **{decision}**"))
         await self._client.call("PATCH", _message(handle), {"content": content})
 
     async def fetch_file(self, target: ReplyTarget, file: FileRef, *, max_bytes: int) -> bytes:

@@ -21,11 +21,11 @@ from miniclaw.channel.platforms.spoken import spoken, stable_id
 from miniclaw.channel.platforms.wecom import check_query, echo_of, opened
 from miniclaw.channel.platforms.wecom_api import WeComError, size, wecom_answer
 from miniclaw.channel.platforms.wecom_crypto import WeComCrypto
+from miniclaw.channel.questions import question_text
 from miniclaw.channel.webhook import Answer, Poll, WebhookRequest, delivery_error
 from miniclaw.channel_settings import WeComAccount
 from miniclaw.config import Clock
 from miniclaw.errors import DeliveryError, ProtocolError
-from miniclaw.gateway.live_replies import question_text
 from miniclaw.gateway.protocol import FileRef, Inbound, Receipt, ReplyTarget
 from miniclaw.gateway.standings import Standing
 
