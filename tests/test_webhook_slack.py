@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -146,6 +147,22 @@ async def test_a_long_answer_is_posted_in_parts_in_order(tmp_path: Path) -> None
         parts = await one.answers()
         assert len(parts) > 2 and "".join(parts) == text
         assert {shown.thread for shown in one.slack.shown} == {"1767225600.000001"}
+
+
+@pytest.mark.parametrize("way", ["stream", "post", "command"])
+async def test_an_answer_full_of_pings_fits_and_calls_nobody(tmp_path: Path, way: str) -> None:
+    script = [LLMResponse(text="<!here>" * 4000)]
+    async with workspace(tmp_path, script, typing=int(way == "stream"), stream=way == "stream") as one:
+        await (command(one, "hi") if way == "command" else one.say("hi", channel="D1"))
+        assert "".join(await one.answers()) == "<\u200b!here>" * 4000
+
+
+async def test_a_part_of_blanks_alone_is_not_posted(tmp_path: Path) -> None:
+    text = "a" * 10_990 + " " * 23_000 + "b"
+    async with workspace(tmp_path, [LLMResponse(text=text)]) as one:
+        await one.say("hi", channel="D1")
+        assert [part.strip()[:1] for part in await one.answers()] == ["a", "b"]
+        assert {state for (state,) in one.claw._db.read("SELECT state FROM deliveries")} == {"sent"}
 
 
 async def test_the_thread_goes_on_without_a_mention_and_other_threads_do_not_begin(tmp_path: Path) -> None:
@@ -342,6 +359,18 @@ async def test_a_button_decides_once_and_gives_way_to_the_decision(
         await one.slack.until(lambda: len(question.raw["blocks"]) == 1)
         [[state]] = one.claw._db.read("SELECT state FROM approvals")
         assert state == ("approved" if ok else "denied")
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_an_answer_that_may_have_arrived_is_not_looked_for_above_the_question(tmp_path: Path) -> None:
+    ask = replace(call("memory_delete", memory_id="mem_x"), text="Let me see.")
+    async with workspace(tmp_path, [ask, LLMResponse(text="done")], typing=1) as one:
+        await one.say("forget it", channel="D1")
+        await one.slack.until(lambda: any(shown.raw.get("blocks") for shown in one.slack.shown))
+        one.slack.faults.append(Fault("chat.postMessage", "status", 500))
+        await click(one, one.slack.shown[1].raw["blocks"][1]["elements"][0]["value"])
+        first, question, last = await one.answers()
+        assert (first, last) == ("Let me see.", f"{MARK}done") and "memory_delete" in question
 
 
 async def test_a_file_is_in_the_workspace_before_the_model_reads_of_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 from miniclaw.channel.markup import split_markdown
 from miniclaw.channel.platforms.slack_api import SlackApi
-from miniclaw.channel.platforms.slack_markup import decode, mentions
+from miniclaw.channel.platforms.slack_markup import decode, mentions, without_pings
 from miniclaw.channel.platforms.spoken import spoken
 from miniclaw.channel.webhook import Answer, WebhookRequest
 from miniclaw.channel_settings import SlackAccount
@@ -90,8 +90,8 @@ class SlackPlatform(SlackApi):
         return Answer(status=503 if receipt.status == "unavailable" else 200)
 
     def split(self, text: str) -> list[str]:
-        """Parts that fit into a message."""
-        return split_markdown(text, PART_CHARS)
+        """Parts that fit into a message, in which nothing calls people."""
+        return split_markdown(without_pings(text), PART_CHARS)
 
     def _event(self, body: dict[str, Any]) -> Inbound | Answer:
         if body.get("type") == "url_verification":

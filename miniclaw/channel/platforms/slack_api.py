@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from miniclaw.channel.platforms.client import MARK, PlatformClient, is_on
 from miniclaw.channel.platforms.slack_markup import without_pings
+from miniclaw.channel.questions import question_markdown
 from miniclaw.channel.webhook import delivery_error
 from miniclaw.channel_settings import SlackAccount
 from miniclaw.errors import DeliveryError
@@ -68,10 +69,11 @@ class SlackApi:
         self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
     ) -> str | None:
         """Post one part, or replace what was streamed by it; see `Delivers.deliver`."""
-        text = without_pings(text)
         if handle is not None:
-            await self._finish(target, handle, text)
+            await self._finish(handle, text, key)
             return handle
+        if not text.strip():
+            return None  # blanks between parts, or a command about which there is nothing to say
         if repeat and (found := await self._find(target, key)) is not None:
             # What is there may be the beginning of a streamed answer.
             channel, ts = _place(found)
@@ -143,7 +145,7 @@ class SlackApi:
 
     async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
         """The question with buttons."""
-        about = without_pings(_about(question))
+        about = without_pings(question_markdown(question))
         buttons = [
             _button(label, f"miniclaw_{value}", f"{question['approval_id']}:{value}", style)
             for label, value, style in (
@@ -162,7 +164,7 @@ class SlackApi:
     ) -> None:
         """The question with its answer in the place of the buttons."""
         channel, ts = _place(handle)
-        about = without_pings(f"{_about(question)}\n\n→ **{decision}**")
+        about = without_pings(f"{question_markdown(question)}\n\n→ **{decision}**")
         blocks = [{"type": "markdown", "text": about}]
         await self._call(
             "chat.update", {"channel": channel, "ts": ts, "text": about[:1000], "blocks": blocks}
@@ -181,12 +183,12 @@ class SlackApi:
             "markdown_text": text,
             "unfurl_links": False,
             "client_msg_id": str(uuid.uuid5(uuid.NAMESPACE_OID, message)),
-            "metadata": {"event_type": EVENT, "event_payload": {"key": key}},
+            "metadata": _metadata(key),
         }
         return await self._call("chat.postMessage", body)
 
-    async def _finish(self, target: ReplyTarget, handle: str, text: str) -> None:
-        """End a stream and let the message say exactly `text`."""
+    async def _finish(self, handle: str, text: str, key: str) -> None:
+        """End a stream and let the message say exactly `text`, to be found by this key from now on."""
         channel, ts = _place(handle)
         shown = self._shown.pop(handle, None)
         if handle.startswith(STREAMED):
@@ -197,7 +199,8 @@ class SlackApi:
                     raise
                 logger.info("the stream %s has ended already: %s", handle, error)
         if shown != text:
-            await self._call("chat.update", {"channel": channel, "ts": ts, "markdown_text": text})
+            body = {"channel": channel, "ts": ts, "markdown_text": text, "metadata": _metadata(key)}
+            await self._call("chat.update", body)
 
     async def _find(self, target: ReplyTarget, key: str) -> str | None:
         """The message that an earlier try of this delivery posted; `None` where none is found or can be looked for."""
@@ -275,14 +278,13 @@ def _at(target: ReplyTarget) -> dict[str, Any]:
     return {"channel": target.conversation, "thread_ts": target.thread}
 
 
+def _metadata(key: str) -> dict[str, Any]:
+    return {"event_type": EVENT, "event_payload": {"key": key}}
+
+
 def _place(handle: str) -> tuple[str, str]:
     channel, _, ts = handle.removeprefix(STREAMED).partition(":")
     return channel, ts
-
-
-def _about(question: dict[str, Any]) -> str:
-    what = question.get("summary") or f"`{question['tool']}`\n```\n{question['arguments']}\n```"
-    return f"**需要确认 / please confirm**\n{what}"[:3000]
 
 
 def _button(label: str, action_id: str, value: str, style: str | None) -> dict[str, Any]:

@@ -114,6 +114,7 @@ class SlackStandin(Standin):
                     return "streaming_state_conflict"
                 message.text = text or _text_of(body)
                 message.raw["blocks"] = body.get("blocks")
+                message.raw["metadata"] = body.get("metadata", message.raw.get("metadata"))
             case _:
                 return "unknown_method"
         self.show(message)
