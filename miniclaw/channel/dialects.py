@@ -13,15 +13,21 @@ from typing import Final
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from miniclaw.channel.bounded import bounded, parsed
+
 __all__ = ["to_dingtalk", "to_wecom_app", "to_wecom_bot"]
 
 DEEP: Final = 20
 """Levels at which the parser stops."""
 
 # Without `text_join` it stays known what stood behind a backslash.
-_PARSER: Final = MarkdownIt("commonmark", {"html": False, "maxNesting": DEEP}).enable("table")
+_PARSER: Final = bounded(MarkdownIt("commonmark", {"html": False, "maxNesting": DEEP}).enable("table"))
 _PARSER.disable(["entity", "reference", "text_join"])
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
+_IMAGE_TAG = re.compile(r"<(?=img)", re.IGNORECASE)
+_PARAGRAPHS = re.compile(r"(\n[ \t]*\n)")
+_IMAGE = re.compile(r"!(?=\[)")
+_BREAK: Final = "\u200b"
 _SPECIAL = re.compile(r"[\\`*_\[\]<>#~|-]|(?<=[0-9])[.)](?= )|\+(?= )|^=+(?= *$)")
 """What begins markup in a line of code; DingTalk knows the backslash."""
 _BLANKS = re.compile(r"^ +")
@@ -34,7 +40,7 @@ def to_wecom_bot(text: str) -> str:
     It has all that models write. WeCom asks for a growing answer each second, so one without images is not
     taken apart.
     """
-    return _Dialect().render(text) if "![" in text else text
+    return _Dialect().shown(text) if "![" in text else _Dialect().inert(text)
 
 
 def to_wecom_app(text: str) -> str:
@@ -42,7 +48,7 @@ def to_wecom_app(text: str) -> str:
 
     It has headings, bold, links, code within a line and quotations; each line of a code block is such code.
     """
-    return _WeComApp().render(text)
+    return _WeComApp().shown(text)
 
 
 def to_dingtalk(text: str) -> str:
@@ -51,7 +57,7 @@ def to_dingtalk(text: str) -> str:
     It has headings, quotations, bold, italics, links and lists; a line ends where two blanks stand before its
     end. Its clients take HTML for markup, also in code, and leave out indentation.
     """
-    return _DingTalk().render(text)
+    return _DingTalk().shown(text)
 
 
 class _Dialect:
@@ -59,13 +65,27 @@ class _Dialect:
 
     emphasis = "*"
     line_end = "\n"
+    tag = _IMAGE_TAG
 
-    def render(self, text: str) -> str:
-        """The whole text, without blank lines around it; as it is where it is nested too deeply to be parsed."""
-        tokens = _PARSER.parse(text)
-        if any(token.level >= DEEP - 1 for token in tokens):
-            return text.strip("\r\n")
-        return "\n".join(self._blocks(iter(tokens), in_item=False))
+    def shown(self, text: str) -> str:
+        """The whole text, without blank lines around it; as it is where it is too much or too deep to be parsed."""
+        tokens = parsed(_PARSER, text)
+        if tokens is None or any(token.level >= DEEP - 1 for token in tokens):
+            lines = text.strip("\r\n").splitlines()
+            return self.inert(self.line_end.join(lines))
+        return self.inert("\n".join(self._blocks(iter(tokens), in_item=False)))
+
+    def inert(self, text: str) -> str:
+        """What is about to be sent, in which nothing is an image, whatever the platform takes for one.
+
+        Code such as `vec![1]` stays as it is, unless something in its paragraph could be a link.
+        """
+        paragraphs = _PARAGRAPHS.split(self.tag.sub(f"<{_BREAK}", text))
+        can_refer = "]:" in text
+        for number, paragraph in enumerate(paragraphs):
+            if can_refer or "](" in paragraph or "][" in paragraph:
+                paragraphs[number] = _IMAGE.sub(f"!{_BREAK}", paragraph)
+        return "".join(paragraphs)
 
     def code(self, lines: list[str], info: str) -> list[str]:
         longest = max(map(len, _TICKS.findall("\n".join(lines))), default=0)
@@ -184,6 +204,7 @@ class _WeComApp(_Dialect):
 
 class _DingTalk(_Dialect):
     line_end = "  \n"
+    tag = _TAG
 
     def code(self, lines: list[str], info: str) -> list[str]:
         def shown(line: str) -> str:

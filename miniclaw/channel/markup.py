@@ -10,6 +10,7 @@ from typing import Final
 
 from markdown_it import MarkdownIt
 
+from miniclaw.channel.bounded import bounded, parsed
 from miniclaw.text import split_text
 
 __all__ = ["parts_of", "split_markdown"]
@@ -19,7 +20,7 @@ LONGEST_INFO: Final = 40
 LONGEST_PREFIX: Final = 40
 """Characters before a fence's marks; a block that is in more lists and quotations is cut as it is."""
 
-_BLOCKS = MarkdownIt("commonmark", {"html": False}).disable(["inline", "reference"])
+_BLOCKS = bounded(MarkdownIt("commonmark", {"html": False}).disable(["inline", "reference"]))
 _LINE_END = re.compile(r"\r\n?|\n")
 _MARKER = re.compile(r"[^>\t]")
 
@@ -86,10 +87,10 @@ def parts_of(text: str, limit: int, *, measure: Callable[[str], int] = len) -> l
 
 
 def _fences(text: str) -> list[_Fence]:
-    """The fenced blocks, also those in lists and quotations, as CommonMark has them."""
+    """The fenced blocks, also those in lists and quotations, as CommonMark has them; none of a hostile text."""
     lines = [0, *(match.end() for match in _LINE_END.finditer(text)), len(text)]
     found: list[_Fence] = []
-    for token in _BLOCKS.parse(text):
+    for token in parsed(_BLOCKS, text) or ():
         if token.type != "fence" or token.map is None:
             continue
         first, end = token.map

@@ -13,9 +13,10 @@ from typing import Any, Final, Literal
 
 from markdown_it import MarkdownIt
 
+from miniclaw.channel.bounded import bounded, parsed
 from miniclaw.gateway.protocol import FileRef
 
-__all__ = ["ANSWER", "button", "card", "question_of", "read_content", "size", "to_card", "without_pings"]
+__all__ = ["ANSWER", "button", "card", "read_content", "size", "to_card", "without_pings"]
 
 TABLES: Final = 3
 """Of one card; Feishu refuses a card with more than its limit, which differs between its documents and clients."""
@@ -126,14 +127,11 @@ def _fenced(text: str, info: str) -> str:
 ANSWER: Final = "answer"
 """The id of the element that holds the text of a card."""
 
-ASKED: Final = 3000
-"""Characters of what a question is about."""
-
-_MARKDOWN = MarkdownIt("commonmark").enable("table").disable("inline")
-_CODE_SPAN = re.compile(r"(?<!`)(`+)(?!`)((?:(?!\n[ \t]*\n)[\s\S])+?)(?<!`)\1(?!`)")
+_MARKDOWN = bounded(MarkdownIt("commonmark").enable("table").disable("inline"))
+_CODE_SPAN = re.compile(r"(?<![`\\])(`+)(?!`)(.+?)(?<!`)\1(?!`)")
 _TAG = re.compile(r"<(?!(?:https?://|mailto:)[^\s<>]*>)(?=[A-Za-z/!?])")
 _PING = re.compile(r"<(?=/?\s*(?:at|person)\b)", re.IGNORECASE)
-_IMAGE = re.compile(r"!(?=\[)")
+_IMAGE = re.compile(r"!+(?=\[)")
 _BREAK: Final = "\u200b"
 
 
@@ -158,7 +156,7 @@ def to_card(text: str) -> str:
     lines = text.split("\n")
     out: list[str] = []
     done = tables = 0
-    for token in _MARKDOWN.parse(text):
+    for token in parsed(_MARKDOWN, text) or ():
         if token.map is None or token.type not in ("fence", "code_block", "table_open"):
             continue
         start, end = token.map
@@ -196,13 +194,6 @@ def card(content: str, *buttons: dict[str, Any], **config: Any) -> dict[str, Any
         "config": {"update_multi": True, **config},
         "body": {"elements": [text, *buttons]},
     }
-
-
-def question_of(question: dict[str, Any]) -> str:
-    """The text of a card that asks for an approval."""
-    what = str(question.get("summary") or "")[:ASKED]
-    call = f"`{question['tool']}`\n```\n{str(question['arguments'])[:ASKED]}\n```"
-    return to_card(f"**需要确认 / please confirm**\n{what or call}")
 
 
 def button(label: str, value: dict[str, str], kind: str) -> dict[str, Any]:
