@@ -28,7 +28,7 @@ from miniclaw.channel_settings import WeComAccount
 from miniclaw.errors import DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
 from tests.support.agent import DictatedProvider, eventually
-from tests.support.webhooks import Site, echo, for_ever, platform_claw
+from tests.support.webhooks import Site, call, echo, for_ever, platform_claw
 
 KEY = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG"
 BOT = {"token": "tok", "encoding_aes_key": KEY, "bot_name": "miniClaw"}
@@ -228,6 +228,8 @@ async def test_of_what_is_longer_still_the_end_is_said_to_be_missing(tmp_path: P
     [
         (LLMResponse(text="<@li> <@all>"), "<\u200b@li> <\u200b@all>"),
         (LLMResponse(text="![me](http://a/?x=secret)"), "[me](http://a/?x=secret)"),
+        (call("memory_delete", memory_id="<@all>"), "<\u200b@all>"),
+        (call("memory_delete", memory_id="![me](u)"), "[me](u)"),
         (None, "script has ended"),
     ],
 )
@@ -235,7 +237,11 @@ async def test_nobody_is_called_nothing_is_loaded_and_a_failure_is_told(
     tmp_path: Path, line: LLMResponse | None, shown: str
 ) -> None:
     async with chat(tmp_path, [line] if line else []) as one:
-        told = await one.finish(await one.say("hi"))
+        begun = await one.say("hi")
+        if line and line.tool_calls:
+            told = (await one.until(begun["id"], "/approve"))["content"]
+        else:
+            told = await one.finish(begun)
         assert shown in told and "![" not in told
 
 
@@ -248,10 +254,13 @@ async def test_a_turn_that_was_stopped_and_one_that_is_not_there_have_ended(tmp_
         assert (await one.poll("turn_none"))["content"] == LOST
 
 
-async def test_a_question_is_shown_in_the_stream_and_answered_by_a_command(tmp_path: Path) -> None:
-    call = ToolCall.of("call_1", "memory_delete", {"memory_id": "mem_x" * 2000})
+@pytest.mark.parametrize("is_quoted", [False, True])
+async def test_a_question_is_shown_in_the_stream_and_answered_by_a_command(
+    tmp_path: Path, is_quoted: bool
+) -> None:
+    asks = ToolCall.of("call_1", "memory_delete", {"memory_id": "mem_x" * 2000})
     script = [
-        LLMResponse(text="Well:", tool_calls=(call,), finish="tool_calls"),
+        LLMResponse(text="Well:", tool_calls=(asks,), finish="tool_calls"),
         LLMResponse(text="done"),
     ]
     async with chat(tmp_path, script) as one:
@@ -259,7 +268,9 @@ async def test_a_question_is_shown_in_the_stream_and_answered_by_a_command(tmp_p
         asked = await one.until(begun["id"], "/approve")
         assert not asked["finish"] and asked["content"].startswith("Well:")
         short = asked["content"].split("/approve ")[1].split()[0]
-        assert "Approved" in (await one.say(f"@miniClaw /approve {short}", group=True))["content"]
+        quote = {"msgtype": "text", "text": {"content": asked["content"]}} if is_quoted else None
+        answer = await one.say(f"@miniClaw /approve {short}", group=True, quote=quote)
+        assert "Approved" in answer["content"]
         assert await one.finish(begun) == "done"
         assert one.wecom.calls == [], "the message's URL takes one message, which is kept for an answer"
 

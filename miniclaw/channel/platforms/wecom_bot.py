@@ -26,6 +26,7 @@ from miniclaw.channel.webhook import Answer, Poll, WebhookRequest, delivery_erro
 from miniclaw.channel_settings import WeComAccount
 from miniclaw.config import Clock
 from miniclaw.errors import DeliveryError, ProtocolError
+from miniclaw.gateway.command_table import read_command
 from miniclaw.gateway.protocol import FileRef, Inbound, Receipt, ReplyTarget
 from miniclaw.gateway.standings import Standing
 
@@ -111,7 +112,7 @@ class WeComBotPlatform:
         elif standing.target is not None and self._is_late(standing.target):
             text, finish = f"{text}\n\n{LATER}".lstrip(), True
         elif (question := standing.question) is not None:
-            text = f"{text}\n\n{question_text(question)}".lstrip()
+            text = f"{text}\n\n{self.split(question_text(question))[0]}".lstrip()
         return self._stream(stream_id, text, finish=finish)
 
     def split(self, text: str) -> list[str]:
@@ -184,6 +185,7 @@ class WeComBotPlatform:
             text = text[named.end() :]
         if isinstance(message.get("quote"), dict):
             quoted, more = _content(message["quote"])
+            quoted = "" if read_command(text) else quoted  # a command stands at the beginning and takes all
             lines = "".join(f"> {line}\n" for line in quoted.splitlines())
             text, files = f"{lines}\n{text}" if lines else text, (*files, *more)
         url = message.get("response_url")
