@@ -323,6 +323,11 @@ def test_a_url_to_answer_at_elsewhere_is_refused(hook: object) -> None:
     assert refusal(request(message(sessionWebhook=hook))) == "bad_message"
 
 
+@pytest.mark.parametrize("moment", [10**400, float("inf"), float("nan"), "1e999", "soon", None])
+def test_a_time_of_expiry_that_is_no_number_is_refused(moment: object) -> None:
+    assert refusal(request(message(sessionWebhookExpiredTime=moment))) == "bad_message"
+
+
 async def test_a_url_that_is_not_allowed_any_more_is_not_used() -> None:
     with pytest.raises(DeliveryError, match="hosts") as failed:
         await PLATFORM.deliver(ReplyTarget(url="https://evil.example/"), "x", key="t.0", repeat=False)

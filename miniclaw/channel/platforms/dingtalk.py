@@ -11,6 +11,7 @@ import base64
 import hashlib
 import hmac
 import json
+import math
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
@@ -47,7 +48,7 @@ KINDS: Final[Mapping[str, Literal["image", "audio", "video", "file"]]] = {
     "video": "video",
     "file": "file",
 }
-UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 
 
 class DingTalkPlatform:
@@ -184,7 +185,7 @@ class DingTalkPlatform:
                 account=robot,
                 sender=person,
                 url=url,
-                expires_at=float(message["sessionWebhookExpiredTime"]) / 1000,
+                expires_at=_moment(message["sessionWebhookExpiredTime"]),
             ),
         )
 
@@ -199,6 +200,14 @@ def _id(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError("an id is missing")
     return value
+
+
+def _moment(milliseconds: Any) -> float:
+    """Seconds since the epoch."""
+    seconds = float(milliseconds) / 1000
+    if not math.isfinite(seconds):
+        raise ValueError("a time is no number")
+    return seconds
 
 
 def _content(kind: str, message: dict[str, Any]) -> tuple[str, tuple[FileRef, ...]]:
