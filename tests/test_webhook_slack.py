@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import socket
 import time
@@ -24,7 +25,7 @@ from miniclaw.channel.platforms.slack import SlackPlatform, sign
 from miniclaw.channel.platforms.slack_markup import decode, mentions, without_pings
 from miniclaw.channel.standins.base import Event, Fault
 from miniclaw.channel.standins.slack import SlackStandin
-from miniclaw.channel.webhook import Answer, WebhookRequest
+from miniclaw.channel.webhook import Answer, WebhookChannel, WebhookRequest
 from miniclaw.channel_settings import SlackAccount
 from miniclaw.cli import main
 from miniclaw.errors import ProtocolError
@@ -613,14 +614,63 @@ def test_code_that_only_looks_like_a_ping_stays_as_it_is(code: str) -> None:
     assert without_pings(code) == code
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "br"])
-async def test_a_compressed_body_is_refused_and_breaks_nothing(tmp_path: Path, encoding: str) -> None:
+@pytest.mark.parametrize("encodings", [["gzip"], ["br"], ["identity", "gzip"], ["gzip", "identity"]])
+async def test_a_compressed_body_is_refused_and_breaks_nothing(tmp_path: Path, encodings: list[str]) -> None:
     async with workspace(tmp_path, []) as one:
-        assert one.claw.web is not None
-        url = f"http://127.0.0.1:{one.claw.web.port}/webhooks/slack/events"
-        headers = {"Content-Encoding": encoding}
-        async with one._http.post(url, data=b"garbage", headers=headers, compress=None) as response:
-            assert response.status == 400
+        assert (
+            await begin_post(one, gzip.compress(b"{}"), [("Content-Encoding", each) for each in encodings])
+            == 400
+        )
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_body_that_never_ends_is_not_waited_for(
+    tmp_path: Path, leaves: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(WebhookChannel, "body_seconds", 60.0 if leaves else 0.05)
+    caplog.set_level("DEBUG", "miniclaw.channel.webhook")
+    async with workspace(tmp_path, []) as one:
+        assert await begin_post(one, b"{", [("Content-Length", "9")], leaves=leaves) == (
+            None if leaves else 408
+        )
+        await eventually(lambda: "body" in caplog.text)
+    assert not any(record.exc_info or record.name.startswith("aiohttp") for record in caplog.records)
+
+
+async def test_too_many_bodies_at_once_are_hung_up_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.channel.webhook.READERS", 0)
+    async with workspace(tmp_path, []) as one:
+        assert await begin_post(one, b"{}") is None
+
+
+async def begin_post(
+    one: Workspace, body: bytes, headers: list[tuple[str, str]] | None = None, *, leaves: bool = False
+) -> int | None:
+    """Post something that nobody has signed; the status of the answer, `None` without one."""
+    assert one.claw.web is not None
+    given = headers or []
+    if not any(name == "Content-Length" for name, _ in given):
+        given = [*given, ("Content-Length", str(len(body)))]
+    lines = [
+        "POST /webhooks/slack/events HTTP/1.1",
+        "Host: 127.0.0.1",
+        *(f"{n}: {value}" for n, value in given),
+    ]
+    reader, writer = await asyncio.open_connection("127.0.0.1", one.claw.web.port)
+    writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+    await writer.drain()
+    if leaves:
+        writer.transport.abort()
+        return None
+    try:
+        async with asyncio.timeout(10):
+            line = await reader.readline()
+    except ConnectionResetError:
+        line = b""
+    writer.close()
+    return int(line.split()[1]) if line else None
 
 
 async def test_a_lone_surrogate_in_an_id_is_refused(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 QUEUE: Final = 1024
 """Requests between the HTTP server and the pump; a further one waits, within its time limit."""
+READERS: Final = 256
+"""Bodies that are read at once, of which nobody knows yet who sends them."""
 STORE_SECONDS: Final = 2.5
 """How long storing may take before the platform is told to try again; Slack waits three seconds."""
 
@@ -127,6 +129,9 @@ class ShowsTurns(Protocol):
 class WebhookChannel(Channel):
     """The channel of one platform account; its answers leave through the outbox, or when they are asked for."""
 
+    body_seconds = 10.0
+    """How long a body may take to come."""
+
     def __init__(
         self,
         platform: Platform,
@@ -143,6 +148,7 @@ class WebhookChannel(Channel):
         self._message_bytes = message_bytes
         self._clock = clock
         self._queue: asyncio.Queue[Inbound] = asyncio.Queue(QUEUE)
+        self._reading = 0
         self._unsettled: dict[int, asyncio.Future[Receipt]] = {}
 
     def routes(self) -> list[Route]:
@@ -171,15 +177,9 @@ class WebhookChannel(Channel):
         """Webhooks answer through the outbox only; live messages have nowhere to go."""
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
-        if (request.content_length or 0) > self._message_bytes:
-            return web.Response(status=413)
-        if request.headers.get("Content-Encoding", "identity") != "identity":
-            return web.Response(status=400)  # signatures are over what was sent, and no platform compresses
-        try:
-            body = await request.read()
-        except web.RequestPayloadError as error:
-            logger.warning("%s webhook: the body cannot be read: %s", self.name, type(error).__name__)
-            return web.Response(status=400)
+        body = await self._read(request)
+        if isinstance(body, Answer):
+            return _sent(body, request)
         incoming = WebhookRequest(
             method=request.method,
             path=request.path,
@@ -202,9 +202,29 @@ class WebhookChannel(Channel):
         except StorageError as error:
             logger.error("%s webhook: %s", self.name, error)
             answer = Answer(hang_up=True)
-        if answer.hang_up and request.transport is not None:
-            request.transport.abort()
-        return _response(answer)
+        return _sent(answer, request)
+
+    async def _read(self, request: web.Request) -> bytes | Answer:
+        """The body, from whoever may have sent it; or what to answer when it cannot be had."""
+        if (request.content_length or 0) > self._message_bytes:
+            return Answer(status=413)
+        if set(request.headers.getall("Content-Encoding", ())) - {"identity"}:
+            return Answer(status=400)  # signatures are over what was sent, and no platform compresses
+        if self._reading >= READERS:
+            logger.warning("%s webhook: %d bodies are on their way already", self.name, READERS)
+            return Answer(hang_up=True)
+        self._reading += 1
+        try:
+            async with asyncio.timeout(self.body_seconds):
+                return await request.read()
+        except TimeoutError:
+            logger.warning("%s webhook: the body did not come in time", self.name)
+            return Answer(status=408)
+        except (web.RequestPayloadError, ConnectionResetError) as error:
+            logger.debug("%s webhook: the body cannot be read: %s", self.name, type(error).__name__)
+            return Answer(status=400)
+        finally:
+            self._reading -= 1
 
     async def _store(self, inbound: Inbound) -> Answer:
         """Hand the message to the pump and wait for its commit, but not longer than the platform does."""
@@ -235,7 +255,9 @@ class WebhookChannel(Channel):
         return self.platform.show(turn_id, self._standings.of(turn_id, self.name))
 
 
-def _response(answer: Answer) -> web.Response:
+def _sent(answer: Answer, request: web.Request) -> web.Response:
+    if answer.hang_up and request.transport is not None:
+        request.transport.abort()
     if answer.body is not None:
         response = json_response(answer.body, status=answer.status)
     else:
