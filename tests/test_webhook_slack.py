@@ -601,6 +601,27 @@ async def test_a_slash_commands_answer_that_may_have_arrived_is_marked(tmp_path:
         assert first == "echo: hello" and second == f"{MARK}echo: hello"
 
 
+async def test_a_message_that_was_not_taken_is_not_run_when_its_twin_comes(tmp_path: Path) -> None:
+    go_on = asyncio.Event()
+
+    async def held(messages: list[Message]) -> LLMResponse:
+        await go_on.wait()
+        return await echo(messages)
+
+    few: dict[str, Any] = {"stream": False, "limits.waiting_per_session": 1}
+    async with workspace(tmp_path, [held] * 3, **few) as one:
+        await one.say("runs", channel="D1")
+        await eventually(lambda: one.claw.mailbox.load["running"] == 1)
+        await one.say("waits", channel="D1")
+        ts = await one.say("too many", channel="D1")
+        await one.slack.until(lambda: one.slack.shown)
+        go_on.set()
+        await one.answers(2)
+        await one.say("too many", channel="D1", ts=ts, event_id="EvTwin")
+        busy, *answers = await one.answers(2)
+        assert "not taken" in busy and answers == ["echo: runs", "echo: waits"] and one.turns() == 2
+
+
 async def test_a_command_that_arrives_as_two_events_is_told_once(tmp_path: Path) -> None:
     async with workspace(tmp_path, []) as one:
         for number, kind in enumerate(("app_mention", "message")):

@@ -228,6 +228,8 @@ class WebhookChannel(Channel):
 
     async def _store(self, inbound: Inbound) -> Answer:
         """Hand the message to the pump and wait for its commit, but not longer than the platform does."""
+        if self._notices.has_told(inbound):
+            return self.platform.answer(Receipt(status="duplicate"), inbound)
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._unsettled[id(inbound)] = future
         try:

@@ -57,6 +57,10 @@ class Notices:
         except StorageError as error:
             logger.error("a reply to %s could not be stored: %s", inbound.msg_id, error)
 
+    def has_told(self, inbound: Inbound) -> bool:
+        """Whether a person had such a reply to this message: one that was told to write again is not run as well."""
+        return inbound.typed and self._outbox.has(f"{_key(inbound)}.0")
+
     async def text(self, inbound: Inbound, receipt: Receipt) -> str:
         """What there is to say of a message that started no turn; empty = nothing."""
         said = inbound.payload.text if isinstance(inbound.payload, TextPayload) else ""
@@ -64,8 +68,7 @@ class Notices:
         if receipt.status == "busy":
             return _BUSY[language]
         if receipt.code == "pairing":
-            person = (inbound.channel, inbound.account, inbound.sender)
-            code = await self._identities.pairing_code(*person)
+            code = await self._identities.pairing_code(inbound.channel, inbound.account, inbound.sender)
             return "\n".join(text.format(code=code) for text in _PAIR)
         is_command = inbound.typed and receipt.name is not None
         if is_command and receipt.result is not None:
@@ -74,8 +77,7 @@ class Notices:
 
     async def _store(self, inbound: Inbound, text: str) -> None:
         assert inbound.reply_to is not None
-        said = "\x1f".join((inbound.channel, inbound.account, inbound.msg_id))
-        moment, key = self._clock(), f"note_{hashlib.sha256(said.encode()).hexdigest()[:24]}"
+        moment, key = self._clock(), _key(inbound)
         rows = [
             Delivery(
                 key=f"{key}.{part}",
@@ -95,3 +97,8 @@ class Notices:
         ]
         await self._outbox.notice(rows)
         self._dispatcher.take_up(rows[0])
+
+
+def _key(inbound: Inbound) -> str:
+    said = "\x1f".join((inbound.channel, inbound.account, inbound.msg_id))
+    return f"note_{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()[:24]}"
