@@ -368,18 +368,25 @@ async def test_fields_have_the_names_that_are_set(tmp_path: Path) -> None:
         assert (stored["payload"]["text"], stored["sender"]) == ("disk", "db-1")
 
 
-async def test_simulate_posts_a_signed_message_and_prints_the_reply(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reply_hosts", [("127.0.0.1",), ()])
+async def test_simulate_posts_a_signed_message_and_prints_the_reply_or_what_to_set_for_it(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    reply_hosts: tuple[str, ...],
 ) -> None:
     monkeypatch.setenv("GENERIC_WEBHOOK_SECRET", SECRET)
     monkeypatch.setenv("MINICLAW_CHANNELS__GENERIC__USER", "monitor")
     monkeypatch.setattr("miniclaw.cli.webhook_command.QUIET_SECONDS", 0.2)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # the command adds one of its own
-    async with hooked(tmp_path, [echo], reply_hosts=("127.0.0.1",)):
+    async with hooked(tmp_path, [echo], reply_hosts=reply_hosts):
         words = ["webhook", "simulate", "generic", "--text", "disk", "--with-fake-api"]
         code = await asyncio.to_thread(main, [*words, "--data-dir", str(tmp_path)])
-    lines = capsys.readouterr().out.splitlines()
-    assert code == 0 and lines[0].startswith("generic: 202") and lines[1:] == ["→ reply: echo: disk"]
+    first, second = capsys.readouterr().out.splitlines()
+    if reply_hosts:
+        assert code == 0 and first.startswith("generic: 202") and second == "→ reply: echo: disk"
+    else:
+        assert code == 1 and first == "generic: 400" and "channels.generic.reply_hosts" in second
 
 
 # --- properties -------------------------------------------------------------------------------------------

@@ -104,6 +104,10 @@ async def _post(base: str, loaded: LoadedSettings, args: argparse.Namespace, sta
     async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
         response = await client.post(f"{base}{event.path}{query}", content=event.body, headers=event.headers)
     print(f"{args.platform}: {response.status_code} {response.text}".rstrip())
+    if more and response.status_code == 400:
+        print(
+            'Add "127.0.0.1" to `channels.generic.reply_hosts`, where the stand-in is, and restart the gateway.'
+        )
     return int(not response.is_success)
 
 
