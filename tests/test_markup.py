@@ -93,6 +93,7 @@ def test_a_code_block_that_is_cut_is_closed_and_opened_again_with_its_language()
         ("- a\n\n  - b\n\n    ```python", "    "),
         ("100. ```python", "     "),
         ("- a\n  - b\n    - c\n      ```python", "      "),
+        ("- a\n  - b\n    > ```python", "    > "),
     ],
 )
 @pytest.mark.parametrize("ending", ["", "ends"])
@@ -117,6 +118,28 @@ def test_a_code_block_in_a_list_or_a_quotation_is_cut_with_its_prefix(
     # A long line may be cut behind its prefix, which leaves an empty one before it.
     assert list(filter(None, found.splitlines())) == code
     assert "".join(body for _, body, _ in parts_of(text, 500)) == text
+
+
+@pytest.mark.parametrize(
+    ("lists", "again"),
+    [
+        ("", "1. step\n   - on Linux\n\n     ```sh\n     run\n     ```\n\n"),
+        ("- a\n  - b\n    - c\n\n", "      ```sh\n      run\n      ```\n\n"),
+        ("- a\n  - b\n\n", "    - so\n\n      ```sh\n      run\n      ```\n\n"),
+        ("1. a\n\n", "   so\n\n     ```sh\n     run\n     ```\n\n"),
+        ("> 1. a\n>\n", ">      ```sh\n>      run\n>      ```\n>\n"),
+        ("- a\n  - b\n\n", "    > ```sh\n    > run\n    > ```\n\n"),
+    ],
+)
+@pytest.mark.parametrize("limit", [400, 417, 431, 450])
+def test_a_part_that_begins_before_a_code_block_of_a_list_shows_it_as_code(
+    lists: str, again: str, limit: int
+) -> None:
+    parts = split_markdown(lists + again * 40, limit)
+    blocks = [token for part in parts for token in BLOCKS.parse(part) if token.content]
+    assert len(parts) > 3 and all(len(part) <= limit for part in parts)
+    assert "".join(token.content for token in blocks if token.type == "fence") == "run\n" * 40
+    assert not any(token.type == "code_block" for token in blocks)
 
 
 @pytest.mark.parametrize("prefix", ["", "> ", "  "])

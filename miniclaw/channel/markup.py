@@ -79,7 +79,10 @@ def parts_of(text: str, limit: int, *, measure: Callable[[str], int] = len) -> l
         part = text[position:end]
         opened = next((fence for fence in fences if fence.start < position < fence.end), None)
         closed = next((fence for fence in fences if fence.start < end < fence.end), None)
-        head = opened.head(in_line=text[position - 1] not in "\r\n") if opened else ""
+        if opened is not None:
+            head = opened.head(in_line=text[position - 1] not in "\r\n")
+        else:
+            head = _list_before(text, position, end, fences)
         line = "" if closed is None or part.endswith(("\r", "\n")) else "\n"
         parts.append((head, part, line + closed.tail if closed else ""))
         position = end
@@ -107,17 +110,42 @@ def _fences(text: str) -> list[_Fence]:
     return found
 
 
+def _list_before(text: str, position: int, end: int, fences: list[_Fence]) -> str:
+    """A list item that goes on, where the next fence would be indented code without the list that it is in."""
+    fence = next((fence for fence in fences if fence.start >= position), None)
+    if fence is None or fence.start >= end or position == 0:
+        return ""
+    quoted, width = _indented(fence.prefix)
+    depth = (width - 2) // 2
+    shown = parsed(_BLOCKS, text[position : fence.start + 1]) if depth > 0 else None
+    if shown is None or any(token.type == "fence" for token in shown):
+        return ""
+    return f"{quoted}{'- ' * depth}…\n"
+
+
+def _indented(prefix: str) -> tuple[str, int]:
+    """The quotation marks before the first blanks that could make code of what is behind them, and how many these are.
+
+    Blanks behind quotation marks count without the one that belongs to these.
+    """
+    lead = len(prefix) - len(prefix.lstrip(" "))
+    if lead >= 4 or ">" not in prefix:
+        return "", lead
+    quoted = prefix.rfind(">") + 1
+    return f"{prefix[:quoted]} ", len(prefix[quoted:].expandtabs(4)) - 1
+
+
 def _resumed(prefix: str) -> str:
     """The prefix at the beginning of a part, where no list item is open.
 
     From four blanks on the marks would be code themselves, so list items as deep take their place.
     """
-    quoted = prefix.rfind(">") + 1
-    width = len(prefix[quoted:].expandtabs(4)) - bool(quoted)
+    quoted, width = _indented(prefix)
     if width < 4:
         return prefix
+    behind = "" if quoted else _resumed(prefix[width:])
     items = ""
     while width:
         step = width if width <= 5 else min(5, width - 2)
         items, width = items + "-".ljust(step), width - step
-    return f"{prefix[:quoted]} {items}" if quoted else items
+    return quoted + items + behind
