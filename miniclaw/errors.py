@@ -17,6 +17,8 @@ MiniClawError
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class MiniClawError(Exception):
     """Root of the tree; its text is one sentence: what is wrong and what to do."""
@@ -105,11 +107,13 @@ class MCPError(MiniClawError):
 
     Attributes:
         code: the JSON-RPC error code, such as -32602.
+        data: what the error carries beside its message, where its code asks for it.
     """
 
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: int, message: str, data: dict[str, Any] | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.data = data
 
 
 class DeliveryError(MiniClawError):

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from miniclaw.errors import MCPError
-from miniclaw.mcp.protocol import Notification, Request, Response, decode, error_reply, result_reply
+from miniclaw.mcp.protocol import Notification, Request, Response, decode, encode_error, encode_result
 
 HELLO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
 
@@ -172,7 +172,7 @@ def test_messages_survive_the_wire_and_keep_to_one_line(
     assert decode(line) == Request(message_id, method, params)
     line = json.dumps({"jsonrpc": "2.0", "method": method, "params": params}).encode()
     assert decode(line) == Notification(method, params)
-    reply = result_reply(message_id, params)
-    assert reply.count(b"\n") == 1 and decode(reply) == Response(message_id, params, None)
-    refused = decode(error_reply(message_id, MCPError(-32601, method)))
+    reply = encode_result(message_id, params)
+    assert reply.count(b"\n") == 0 and decode(reply) == Response(message_id, params, None)
+    refused = decode(encode_error(message_id, MCPError(-32601, method)))
     assert isinstance(refused, Response) and refused.error == {"code": -32601, "message": method}

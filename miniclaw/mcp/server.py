@@ -10,17 +10,17 @@ from typing import Any, Final, Protocol
 from miniclaw import __version__
 from miniclaw.errors import MCPError
 from miniclaw.mcp.protocol import (
+    HANDSHAKE,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
-    VERSIONS,
     Notification,
     Request,
     Response,
     decode,
-    error_reply,
-    result_reply,
+    encode_error,
+    encode_result,
 )
 from miniclaw.tools.base import Tool, ToolResult
 from miniclaw.tools.context import ToolContext
@@ -85,12 +85,12 @@ class MCPServer:
         try:
             message = decode(line)
         except MCPError as error:
-            self._send(error_reply(None, error))
+            self._send(encode_error(None, error))
             return
         match message:
             case Request() if len(self._running) >= MAX_REQUESTS or message.id in self._running:
                 refusal = MCPError(INVALID_REQUEST, "Too many requests at once, or an id that is in use.")
-                self._send(error_reply(message.id, refusal))
+                self._send(encode_error(message.id, refusal))
             case Request():
                 task = asyncio.get_running_loop().create_task(self._answer(message))
                 self._running[message.id] = task
@@ -115,12 +115,12 @@ class MCPServer:
     async def _answer(self, request: Request) -> None:
         try:
             async with self._places:
-                reply = result_reply(request.id, await self._dispatch(request))
+                reply = encode_result(request.id, await self._dispatch(request))
         except MCPError as error:
-            reply = error_reply(request.id, error)
+            reply = encode_error(request.id, error)
         except Exception:  # boundary: a request that breaks its handler is answered, and the next one served
             logger.exception("request %s broke", request.method)
-            reply = error_reply(request.id, MCPError(INTERNAL_ERROR, "Something broke inside miniclaw."))
+            reply = encode_error(request.id, MCPError(INTERNAL_ERROR, "Something broke inside miniclaw."))
         finally:
             self._running.pop(request.id, None)
         self._send(reply)
@@ -149,7 +149,7 @@ class MCPServer:
 
     def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
         wanted = params.get("protocolVersion")
-        version = wanted if wanted in VERSIONS else "2025-06-18" if wanted == "2025-03-26" else VERSIONS[0]
+        version = wanted if wanted in HANDSHAKE else "2025-06-18" if wanted == "2025-03-26" else HANDSHAKE[0]
         self._is_initialized = True
         return {
             "protocolVersion": version,

@@ -35,7 +35,7 @@ async def serve_stdio(tools: OffersTools) -> int:
     os.dup2(2, 1)
     sys.stdout = sys.stderr
     lines: asyncio.Queue[bytes | None] = asyncio.Queue(WRITE_QUEUE)
-    server = MCPServer(tools, lambda line: _offer(lines, line))
+    server = MCPServer(tools, lambda line: _offer(lines, line + b"\n"))
     incoming = _start_reader(asyncio.get_running_loop())
     writer = asyncio.get_running_loop().create_task(_write(output, lines))
     try:
