@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import TYPE_CHECKING
 
 from miniclaw.cli import add_common
+
+if TYPE_CHECKING:
+    from miniclaw.tools.registry import ToolRegistry
 
 __all__ = ["add_arguments", "run"]
 
@@ -19,18 +23,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve on stdio until standard input ends."""
+    from miniclaw.mcp.stdio import take_stdio
+
+    source, target = take_stdio()  # before anything is imported that may print
+
     from miniclaw.cli.start import load, set_up_logging
+    from miniclaw.mcp.server import MCPServer
     from miniclaw.mcp.stdio import serve_stdio
-    from miniclaw.tools.builtins import builtin_tools
-    from miniclaw.tools.registry import ToolRegistry
+    from miniclaw.mcp.toolset import RegistryTools
 
     loaded = load(args)
     set_up_logging(loaded, default="warning")
-    settings = loaded.settings
-    registry = ToolRegistry(
-        # What needs a conversation, such as a workspace, has none here.
-        [tool for tool in builtin_tools(settings.tools) if not tool.wants_context],
-        default_timeout=settings.agent.tool_timeout,
-        result_chars=settings.tools.result_chars,
-    )
-    return asyncio.run(serve_stdio(registry))
+
+    def registry() -> ToolRegistry:
+        from miniclaw.wiring import tools_of
+
+        return tools_of(loaded.settings, loaded.data_dir)
+
+    async def serve() -> int:
+        await serve_stdio(MCPServer(tools=[RegistryTools(registry)]), source, target)
+        return 0
+
+    return asyncio.run(serve())

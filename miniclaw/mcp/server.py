@@ -1,171 +1,290 @@
-"""`MCPServer`: offers a set of tools to one MCP client, whatever carries the messages."""
+"""`MCPServer`: what is offered to MCP clients, and the methods by which they get it, on both wires."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+import weakref
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final
 
 from miniclaw import __version__
 from miniclaw.errors import MCPError
+from miniclaw.mcp.call import Call, InputRequired
+from miniclaw.mcp.offers import Completes, Object, OffersPrompts, OffersResources, OffersTools
 from miniclaw.mcp.protocol import (
     HANDSHAKE,
-    INTERNAL_ERROR,
     INVALID_PARAMS,
-    INVALID_REQUEST,
+    LOG_LEVELS,
+    META_CAPABILITIES,
+    META_SERVER,
+    META_VERSION,
     METHOD_NOT_FOUND,
-    Notification,
-    Request,
-    Response,
-    decode,
-    encode_error,
-    encode_result,
+    MODERN,
+    RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
 )
-from miniclaw.tools.base import Tool, ToolResult
-from miniclaw.tools.context import ToolContext
+from miniclaw.mcp.rounds import ASKING, Rounds
+from miniclaw.mcp.session import Session
 
-__all__ = ["MCPServer", "OffersTools"]
+__all__ = ["MCPServer"]
 
-logger = logging.getLogger(__name__)
-
-MAX_CALLS: Final = 64
-"""Requests of one client that run at once; a further one waits."""
-MAX_REQUESTS: Final = 1000
-"""Requests of one client that run or wait; a further one is refused."""
-NOT_APPROVED: Final = "this call changes something and nobody can approve it here, so it was not run"
-
-
-class OffersTools(Protocol):
-    """What the server needs of a tool registry."""
-
-    def get_mcp_tools(self) -> list[dict[str, Any]]:
-        """The tools in MCP form."""
-        ...
-
-    def find(self, name: str) -> Tool | None:
-        """A listed tool."""
-        ...
-
-    async def execute(
-        self, name: str, arguments: Mapping[str, Any], context: ToolContext | None = None
-    ) -> ToolResult:
-        """Run one; never raises but for cancellation."""
-        ...
+PAGE: Final = 500
+"""Things of one page of a list."""
+MAX_COMPLETIONS: Final = 100
+_CACHED: Final = frozenset(
+    "server/discover tools/list prompts/list resources/list resources/templates/list resources/read".split()
+)
 
 
 class MCPServer:
-    """Answers one client's messages.
-
-    Requests run side by side, so that a slow tool keeps neither `ping` nor a cancellation waiting. A
-    cancelled request is not answered. Only calls that read are run: there is nobody to approve others.
+    """What is offered; of each kind, the first provider that knows a name serves it.
 
     Args:
-        tools: what is offered.
-        send: takes each outgoing line, in order.
-        context: makes the context of a call.
+        name: what the server calls itself.
+        instructions: for the model, how to use it.
+        ttl_ms: how long a modern client may keep a list.
     """
 
     def __init__(
         self,
-        tools: OffersTools,
-        send: Callable[[bytes], None],
         *,
-        context: Callable[[], ToolContext] | None = None,
+        name: str = "miniclaw",
+        instructions: str = "",
+        tools: Iterable[OffersTools] = (),
+        resources: Iterable[OffersResources] = (),
+        prompts: Iterable[OffersPrompts] = (),
+        completions: Iterable[Completes] = (),
+        ttl_ms: int = 0,
     ) -> None:
-        self._tools = tools
-        self._send = send
-        self._context = context
-        self._is_initialized = False
-        self._running: dict[str | int, asyncio.Task[None]] = {}
-        self._places = asyncio.Semaphore(MAX_CALLS)
-
-    def receive(self, line: bytes) -> None:
-        """Take one message of the client; whatever is wrong with it is answered."""
-        try:
-            message = decode(line)
-        except MCPError as error:
-            self._send(encode_error(None, error))
-            return
-        match message:
-            case Request() if len(self._running) >= MAX_REQUESTS or message.id in self._running:
-                refusal = MCPError(INVALID_REQUEST, "Too many requests at once, or an id that is in use.")
-                self._send(encode_error(message.id, refusal))
-            case Request():
-                task = asyncio.get_running_loop().create_task(self._answer(message))
-                self._running[message.id] = task
-            case Notification(method="notifications/cancelled"):
-                wanted = message.params.get("requestId")
-                running = self._running.get(wanted) if isinstance(wanted, str | int) else None
-                if running is not None:
-                    running.cancel()
-            case Notification() | Response():
-                logger.debug("ignored: %s", message)
-
-    async def close(self, *, grace: float = 0.0) -> None:
-        """Let what runs finish for `grace` seconds, then cancel it."""
-        tasks = list(self._running.values())
-        if tasks and grace:
-            await asyncio.wait(tasks, timeout=grace)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def _answer(self, request: Request) -> None:
-        try:
-            async with self._places:
-                reply = encode_result(request.id, await self._dispatch(request))
-        except MCPError as error:
-            reply = encode_error(request.id, error)
-        except Exception:  # boundary: a request that breaks its handler is answered, and the next one served
-            logger.exception("request %s broke", request.method)
-            reply = encode_error(request.id, MCPError(INTERNAL_ERROR, "Something broke inside miniclaw."))
-        finally:
-            self._running.pop(request.id, None)
-        self._send(reply)
-
-    async def _dispatch(self, request: Request) -> dict[str, Any]:
-        if request.method == "initialize":
-            return self._initialize(request.params)
-        if request.method == "ping":
-            return {}
-        if not self._is_initialized:
-            raise MCPError(INVALID_PARAMS, "Send `initialize` first.")
-        match request.method:
-            case "tools/list":
-                return {"tools": self._tools.get_mcp_tools()}
-            case "tools/call":
-                return await self._call(request.params)
-            # Several hosts take an error here for the end of the server, so a tools-only one lists nothing.
-            case "resources/list":
-                return {"resources": []}
-            case "resources/templates/list":
-                return {"resourceTemplates": []}
-            case "prompts/list":
-                return {"prompts": []}
-            case _:
-                raise MCPError(METHOD_NOT_FOUND, f"There is no method `{request.method}`.")
-
-    def _initialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        wanted = params.get("protocolVersion")
-        version = wanted if wanted in HANDSHAKE else "2025-06-18" if wanted == "2025-03-26" else HANDSHAKE[0]
-        self._is_initialized = True
-        return {
-            "protocolVersion": version,
-            "capabilities": {"tools": {"listChanged": False}},
-            "serverInfo": {"name": "miniclaw", "version": __version__},
+        self.info: Final = {"name": name, "version": __version__}
+        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.stopping = asyncio.Event()
+        """Set when subscriptions are to end."""
+        self._instructions = instructions
+        self._tools, self._resources = tuple(tools), tuple(resources)
+        self._prompts, self._completions = tuple(prompts), tuple(completions)
+        self._ttl_ms = ttl_ms
+        self._rounds = Rounds()
+        both: dict[str, Callable[[Call], Awaitable[Object]]] = {
+            "tools/list": self._list_tools,
+            "tools/call": self._call_tool,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
+            "completion/complete": self._complete,
+        }
+        self._modern = {**both, "server/discover": self._discover}
+        self._handshake = {
+            **both,
+            "logging/setLevel": self._set_level,
+            "resources/subscribe": self._subscribe,
+            "resources/unsubscribe": self._unsubscribe,
         }
 
-    async def _call(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        name, arguments = params.get("name"), params.get("arguments") or {}
-        tool = self._tools.find(name) if isinstance(name, str) else None
-        if tool is None or not isinstance(name, str):
-            raise MCPError(INVALID_PARAMS, f"There is no tool `{name}`.")
-        if not isinstance(arguments, dict):
-            raise MCPError(INVALID_PARAMS, "`arguments` must be an object.")
-        if tool.risk_of(arguments) != "read":
-            result = ToolResult.failure(NOT_APPROVED)
-        else:
-            result = await self._tools.execute(name, arguments, self._context() if self._context else None)
-        return {"content": [{"type": "text", "text": result.content}], "isError": not result.ok}
+    def changed(self, what: str) -> None:
+        """Tell all clients that a list (`tools`, `prompts`, `resources`) is another one now."""
+        for session in tuple(self.sessions):
+            session.changed(what)
+
+    def updated(self, uri: str) -> None:
+        """Tell the clients that watch a resource that it is another one now."""
+        for session in tuple(self.sessions):
+            session.updated(uri)
+
+    async def handle(self, call: Call) -> Object:
+        """The result of a request.
+
+        Raises:
+            MCPError: it is refused.
+        """
+        if call.is_modern:
+            return await self._handle_modern(call)
+        method, session = call.request.method, call.session
+        if method == "initialize":
+            return self._initialize(call)
+        if method == "ping":
+            return {}
+        if session.version is None:
+            raise MCPError(INVALID_PARAMS, "Send `initialize` first.")
+        handler = self._handshake.get(method)
+        if handler is None:
+            raise MCPError(METHOD_NOT_FOUND, f"There is no method `{method}`.")
+        return await handler(call)
+
+    async def input_schema(self, call: Call) -> object:
+        """The schema of the tool that a call names; `None` where there is none of that name."""
+        name = call.request.params.get("name")
+        for each in self._tools:
+            for row in await each.list_tools(call):
+                if row["name"] == name:
+                    return row["inputSchema"]
+        return None
+
+    def modern(self, call: Call, result: Object) -> Object:
+        """A result as the modern wire has it."""
+        method = call.request.method
+        if method in _CACHED:
+            ttl = 0 if method == "resources/read" else self._ttl_ms
+            result = {"ttlMs": ttl, "cacheScope": "private", **result}
+        return {"resultType": "complete", **result}
+
+    def check_meta(self, call: Call) -> None:
+        """Check what a modern request must say of itself.
+
+        Raises:
+            MCPError: `INVALID_PARAMS`.
+        """
+        meta = call.request.meta
+        if isinstance(meta.get(META_VERSION), str) and isinstance(meta.get(META_CAPABILITIES), dict):
+            return
+        raise MCPError(INVALID_PARAMS, f"`_meta` must name `{META_VERSION}` and `{META_CAPABILITIES}`.")
+
+    def check_version(self, call: Call) -> None:
+        """Check that the revision of a modern request is spoken.
+
+        Raises:
+            MCPError: `UNSUPPORTED_VERSION`.
+        """
+        version = call.request.meta[META_VERSION]
+        if version != MODERN:
+            data = {"supported": [MODERN], "requested": version}
+            raise MCPError(
+                UNSUPPORTED_VERSION, f"Revision {version} is not spoken without a handshake.", data
+            )
+
+    async def _handle_modern(self, call: Call) -> Object:
+        self.check_meta(call)
+        self.check_version(call)
+        method = call.request.method
+        handler = self._modern.get(method)
+        if handler is None:
+            raise MCPError(METHOD_NOT_FOUND, f"There is no method `{method}`.")
+        if method not in ASKING:
+            return self.modern(call, await handler(call))
+        self._rounds.open(call)
+        try:
+            return self.modern(call, await handler(call))
+        except InputRequired as required:
+            return self._rounds.close(call, required)
+
+    def _initialize(self, call: Call) -> Object:
+        params, session = call.request.params, call.session
+        wanted, declared = params.get("protocolVersion"), params.get("capabilities")
+        version = wanted if wanted in HANDSHAKE else "2025-06-18" if wanted == "2025-03-26" else HANDSHAKE[0]
+        session.version = version
+        session.capabilities = declared if isinstance(declared, dict) else {}
+        return {
+            "protocolVersion": version,
+            "capabilities": {**self._capabilities(), "logging": {}},
+            "serverInfo": self.info,
+            **({"instructions": self._instructions} if self._instructions else {}),
+        }
+
+    async def _discover(self, call: Call) -> Object:
+        return {
+            "supportedVersions": [MODERN],
+            "capabilities": self._capabilities(),
+            **({"instructions": self._instructions} if self._instructions else {}),
+            "_meta": {META_SERVER: self.info},
+        }
+
+    def _capabilities(self) -> Object:
+        # Several hosts list resources and prompts unasked and take an error for the end of the server.
+        return {
+            "tools": {"listChanged": True},
+            "resources": {"subscribe": True, "listChanged": True},
+            "prompts": {"listChanged": True},
+            **({"completions": {}} if self._completions else {}),
+        }
+
+    async def _list_tools(self, call: Call) -> Object:
+        return _page(call, "tools", [item for each in self._tools for item in await each.list_tools(call)])
+
+    async def _list_resources(self, call: Call) -> Object:
+        found = [item for each in self._resources for item in await each.list_resources(call)]
+        return _page(call, "resources", found)
+
+    async def _list_templates(self, call: Call) -> Object:
+        found = [item for each in self._resources for item in await each.list_templates(call)]
+        return _page(call, "resourceTemplates", found)
+
+    async def _list_prompts(self, call: Call) -> Object:
+        found = [item for each in self._prompts for item in await each.list_prompts(call)]
+        return _page(call, "prompts", found)
+
+    async def _call_tool(self, call: Call) -> Object:
+        name = _text(call, "name")
+        arguments = _object(call, "arguments")
+        for each in self._tools:
+            if (result := await each.call_tool(name, arguments, call)) is not None:
+                return result
+        raise MCPError(INVALID_PARAMS, f"There is no tool `{name}`.")
+
+    async def _read_resource(self, call: Call) -> Object:
+        uri = _text(call, "uri")
+        for each in self._resources:
+            if (contents := await each.read_resource(uri, call)) is not None:
+                return {"contents": list(contents)}
+        code = INVALID_PARAMS if call.is_modern else RESOURCE_NOT_FOUND
+        raise MCPError(code, f"There is no resource `{uri}`.", {"uri": uri})
+
+    async def _get_prompt(self, call: Call) -> Object:
+        name, arguments = _text(call, "name"), _object(call, "arguments")
+        if not all(isinstance(value, str) for value in arguments.values()):
+            raise MCPError(INVALID_PARAMS, "The arguments of a prompt are texts.")
+        for each in self._prompts:
+            if (result := await each.get_prompt(name, arguments, call)) is not None:
+                return result
+        raise MCPError(INVALID_PARAMS, f"There is no prompt `{name}`.")
+
+    async def _complete(self, call: Call) -> Object:
+        ref, argument = _object(call, "ref"), _object(call, "argument")
+        name, value = argument.get("name"), argument.get("value")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise MCPError(INVALID_PARAMS, "`argument` must have a `name` and a `value`.")
+        context = _object(call, "context").get("arguments") or {}
+        for each in self._completions:
+            if (values := await each.complete(ref, name, value, context, call)) is not None:
+                more = len(values) > MAX_COMPLETIONS
+                shown = list(values[:MAX_COMPLETIONS])
+                return {"completion": {"values": shown, "total": len(values), "hasMore": more}}
+        raise MCPError(INVALID_PARAMS, "There is no such prompt or resource template.")
+
+    async def _set_level(self, call: Call) -> Object:
+        level = _text(call, "level")
+        if level not in LOG_LEVELS:
+            raise MCPError(INVALID_PARAMS, f"`{level}` is no log level.")
+        call.session.log_level = level
+        return {}
+
+    async def _subscribe(self, call: Call) -> Object:
+        call.session.watched.add(_text(call, "uri"))
+        return {}
+
+    async def _unsubscribe(self, call: Call) -> Object:
+        call.session.watched.discard(_text(call, "uri"))
+        return {}
+
+
+def _page(call: Call, key: str, found: list[Object]) -> Object:
+    cursor = call.request.params.get("cursor", "0")
+    if not isinstance(cursor, str) or not cursor.isdecimal() or int(cursor[:9]) > len(found):
+        raise MCPError(INVALID_PARAMS, "`cursor` must be the `nextCursor` of the page before.")
+    end = int(cursor) + PAGE
+    return {key: found[int(cursor) : end], **({"nextCursor": str(end)} if end < len(found) else {})}
+
+
+def _text(call: Call, key: str) -> str:
+    value = call.request.params.get(key)
+    if not isinstance(value, str):
+        raise MCPError(INVALID_PARAMS, f"`{key}` must be a text.")
+    return value
+
+
+def _object(call: Call, key: str) -> Object:
+    value = call.request.params.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise MCPError(INVALID_PARAMS, f"`{key}` must be an object.")
+    return value or {}
