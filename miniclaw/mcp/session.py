@@ -187,6 +187,8 @@ class Session:
         try:
             async with place:
                 if request.method == _LISTEN and call.is_modern:
+                    self.server.check_meta(call)
+                    self.server.check_version(call)
                     result = self.server.modern(call, await self.listen(call, send))
                 else:
                     result = await self.server.handle(call)

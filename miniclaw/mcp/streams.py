@@ -54,6 +54,7 @@ class EventStream:
         try:
             async with asyncio.timeout(seconds):
                 await self._more
+                await asyncio.sleep(0)  # the last message comes right before the end
         except TimeoutError:
             return
 

@@ -1,0 +1,1 @@
+"""Programs that outside suites and SDKs are run against."""
