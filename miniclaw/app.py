@@ -234,6 +234,7 @@ class MiniClaw:
 
     async def _build_web(self, core: Core, hub: Hub, rules: HostRules) -> None:
         """Everything on the HTTP port: page, API, webhooks. aiohttp is imported only for this."""
+        from miniclaw.channel.mcp import McpChannel
         from miniclaw.channel.platforms import configured
         from miniclaw.channel.webchat import WebChatChannel
         from miniclaw.channel.webhook import WebhookChannel
@@ -254,8 +255,8 @@ class MiniClaw:
             may_move="web.port" not in self._origins,
         )
         self.api = Api(core, self.commands, self.mailbox, self.dispatcher, self._db)
-        server.add(self.web.routes())
-        server.add(self.api.routes())
+        mcp = self.channels["mcp"] = McpChannel(hub, core, server)
+        server.add((*self.web.routes(), *self.api.routes(), *mcp.routes()))
         notices = Notices(self.outbox, self._push, self.dispatcher, self.identities, clock=self._clock)
         standings = Standings(self.live, self.turns, self.outbox)
         more: dict[str, Any] = {"clock": self._clock, "notices": notices, "standings": standings}

@@ -35,15 +35,18 @@ BUSY_TIMEOUT_MS: Final = 250
 
 
 class Database:
-    """One write connection, a reader in a thread, and group commit.
+    """One write connection, a reader in a thread, and group commit; with `read_only` the reads alone.
 
     Attributes:
         epoch: rises at each start; the fence that storage methods check.
     """
 
-    def __init__(self, path: Path | str, *, sync: Literal["normal", "full"] = "normal") -> None:
+    def __init__(
+        self, path: Path | str, *, sync: Literal["normal", "full"] = "normal", read_only: bool = False
+    ) -> None:
         self._path = str(path)
         self._sync = sync
+        self._read_only = read_only
         self._pending: list[tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]] = []
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="miniclaw-db")
@@ -172,11 +175,18 @@ class Database:
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+        source = Path(self._path).resolve().as_uri() + "?mode=ro" if self._read_only else self._path
+        connection = sqlite3.connect(
+            source, isolation_level=None, check_same_thread=False, uri=self._read_only
+        )
         connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
+        if self._read_only:
+            if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
+                raise StorageError(f"`{self._path}` is of another version; start this miniclaw on it once.")
+            return
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={self._sync}")
         connection.execute("PRAGMA wal_autocheckpoint=0")

@@ -55,11 +55,13 @@ async def login(http: aiohttp.ClientSession, base: str) -> dict[str, str]:
 
 async def test_every_route_but_the_open_ones_answers_401_without_a_token(tmp_path: Path) -> None:
     """The list is read from the application, so a new route cannot be forgotten."""
-    is_open = {"/", "/static/{path}", "/healthz", "/readyz"}
+    metadata = "/.well-known/oauth-protected-resource"
+    is_open = {"/", "/static/{path}", "/healthz", "/readyz", metadata, metadata + "/mcp"}
     async with web(tmp_path) as (claw, http, base):
         assert claw.web is not None
         app = claw.web._server._app
-        paths = [(r.method, r.resource.canonical) for r in app.router.routes() if r.resource is not None]
+        routes = [r for r in app.router.routes() if r.resource is not None]
+        paths = [(r.method.replace("*", "POST"), r.resource.canonical) for r in routes if r.resource]
         assert len(paths) > 15
         for method, path in paths:
             async with http.request(

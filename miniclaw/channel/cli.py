@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from miniclaw.gateway.connection import Connection, ConnectionChannel
+from miniclaw.gateway.connection import Connection, ConnectionChannel, Hub
 
 __all__ = ["TerminalChannel", "TerminalLink"]
 
@@ -16,9 +16,13 @@ FRAMES: Final = 10_000
 
 
 class TerminalChannel(ConnectionChannel):
-    """Connections of terminals that run in this process."""
+    """Connections of terminals, or of others who are in this process under a name of their own."""
 
     name = "terminal"
+
+    def __init__(self, hub: Hub, name: str = "terminal") -> None:
+        super().__init__(hub)
+        self.name = name
 
     async def start(self) -> None:
         """Nothing to open."""

@@ -7,13 +7,14 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from miniclaw.app import MiniClaw
     from miniclaw.config import LoadedSettings
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "run", "serve_until_signal"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,6 +46,11 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(loaded: LoadedSettings) -> int:
     from miniclaw.app import MiniClaw
 
+    return await serve_until_signal(MiniClaw(loaded), _greet)
+
+
+async def serve_until_signal(claw: MiniClaw, greet: Callable[[MiniClaw], None]) -> int:
+    """Run a gateway until a signal says stop, or a part of it breaks; returns the exit code."""
     stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def stop(code: int) -> None:
@@ -58,8 +64,8 @@ async def _serve(loaded: LoadedSettings) -> int:
             loop.add_signal_handler(number, stop, code)
         except NotImplementedError:  # Windows has no signal handlers on the loop
             signal.signal(number, lambda *_, code=code: loop.call_soon_threadsafe(stop, code))
-    async with MiniClaw(loaded) as claw:
-        _greet(claw)
+    async with claw:
+        greet(claw)
         broken = loop.create_task(claw.broken.wait())
         either: list[asyncio.Future[Any]] = [stopped, broken]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)

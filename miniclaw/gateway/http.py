@@ -17,7 +17,15 @@ from miniclaw.gateway.access import HostRules, presented_token
 from miniclaw.gateway.protocol import encode_json, has_unreadable
 from miniclaw.identity import Identities
 
-__all__ = ["HttpServer", "Route", "error_response", "json_response", "read_json", "user_of"]
+__all__ = [
+    "PROTECTED_RESOURCE",
+    "HttpServer",
+    "Route",
+    "error_response",
+    "json_response",
+    "read_json",
+    "user_of",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +54,8 @@ STATUS: Final = {
 RETRY_SECONDS: Final = 5
 """What `Retry-After` says with 429 and 503."""
 SHUTDOWN_SECONDS: Final = 2.0
+PROTECTED_RESOURCE: Final = "/.well-known/oauth-protected-resource"
+"""Where clients look for how to log in (RFC 9728)."""
 _USER: Final = web.RequestKey("user", str)
 
 
@@ -175,7 +185,11 @@ class HttpServer:
             return await handler(request)
         except ProtocolError as error:
             logger.info("%s %s refused: %s", request.method, request.path, error)
-            return error_response(error)
+            response = error_response(error)
+            if response.status == 401:
+                where = f'Bearer resource_metadata="{self.url}{PROTECTED_RESOURCE}"'
+                response.headers["WWW-Authenticate"] = where
+            return response
         except MemoryStoreError as error:
             return error_response(ProtocolError("bad_arguments", f"{error}."))
         except StorageError as error:

@@ -60,6 +60,8 @@ class Call:
         capabilities: what the client declared.
         state: what a handler notes for its next round; JSON, and never secret from the client.
         answers: what the client answered so far, by question.
+        is_cancelled: whether the client does not want the result any more; else a call that ends early was
+            ended with its connection.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class Call:
         "_token",
         "answers",
         "capabilities",
+        "is_cancelled",
         "is_modern",
         "log_level",
         "request",
@@ -84,6 +87,7 @@ class Call:
         self.is_modern = session.is_modern or META_VERSION in meta
         self.state: dict[str, Any] = {}
         self.answers: dict[str, Answer] = {}
+        self.is_cancelled = False
         self._send = send
         token = meta.get("progressToken")
         self._token = token if isinstance(token, str | int) and not isinstance(token, bool) else None

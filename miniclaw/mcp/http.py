@@ -220,6 +220,7 @@ class McpHttp:
                 return _json(reply, _STATUS.get(code or 0, 200))
             return await _stream_modern(request, stream)
         finally:
+            session.cancel(message.id)
             await session.close()
 
     async def _admit(self, user: str) -> _Client:

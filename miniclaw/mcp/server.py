@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
@@ -11,6 +12,7 @@ from miniclaw import __version__
 from miniclaw.errors import MCPError
 from miniclaw.mcp.call import Call, InputRequired
 from miniclaw.mcp.offers import Completes, Object, OffersPrompts, OffersResources, OffersTools
+from miniclaw.mcp.params import object_of, page_of, text_of
 from miniclaw.mcp.protocol import (
     HANDSHAKE,
     INVALID_PARAMS,
@@ -28,8 +30,6 @@ from miniclaw.mcp.session import Session
 
 __all__ = ["MCPServer"]
 
-PAGE: Final = 500
-"""Things of one page of a list."""
 MAX_COMPLETIONS: Final = 100
 _CACHED: Final = frozenset(
     "server/discover tools/list prompts/list resources/list resources/templates/list resources/read".split()
@@ -43,6 +43,8 @@ class MCPServer:
         name: what the server calls itself.
         instructions: for the model, how to use it.
         ttl_ms: how long a modern client may keep a list.
+        tells: whether `changed` is called when lists change.
+        watches: whether `updated` is called when resources change.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class MCPServer:
         prompts: Iterable[OffersPrompts] = (),
         completions: Iterable[Completes] = (),
         ttl_ms: int = 0,
+        tells: bool = False,
+        watches: bool = False,
     ) -> None:
         self.info: Final = {"name": name, "version": __version__}
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -64,6 +68,7 @@ class MCPServer:
         self._tools, self._resources = tuple(tools), tuple(resources)
         self._prompts, self._completions = tuple(prompts), tuple(completions)
         self._ttl_ms = ttl_ms
+        self._tells, self._watches = tells, watches
         self._rounds = Rounds()
         both: dict[str, Callable[[Call], Awaitable[Object]]] = {
             "tools/list": self._list_tools,
@@ -112,6 +117,24 @@ class MCPServer:
         if handler is None:
             raise MCPError(METHOD_NOT_FOUND, f"There is no method `{method}`.")
         return await handler(call)
+
+    def grant(self, wanted: Object, readable: list[str]) -> Object:
+        """What of a `subscriptions/listen` filter is kept to."""
+        lists = ("toolsListChanged", "promptsListChanged", "resourcesListChanged")
+        granted: Object = {name: True for name in lists if self._tells and wanted.get(name) is True}
+        if self._watches and readable:
+            granted["resourceSubscriptions"] = readable
+        return granted
+
+    async def readable(self, uris: object, call: Call) -> list[str]:
+        """Those of the resources that the client may read."""
+        found = []
+        for uri in uris if isinstance(uris, list) else ():
+            with contextlib.suppress(MCPError):
+                if isinstance(uri, str):
+                    await self._contents(uri, call)
+                    found.append(uri)
+        return found
 
     async def input_schema(self, call: Call) -> object:
         """The schema of the tool that a call names; `None` where there is none of that name."""
@@ -193,45 +216,47 @@ class MCPServer:
     def _capabilities(self) -> Object:
         # Several hosts list resources and prompts unasked and take an error for the end of the server.
         return {
-            "tools": {"listChanged": True},
-            "resources": {"subscribe": True, "listChanged": True},
-            "prompts": {"listChanged": True},
+            "tools": {"listChanged": self._tells},
+            "resources": {"subscribe": self._watches, "listChanged": self._tells},
+            "prompts": {"listChanged": self._tells},
             **({"completions": {}} if self._completions else {}),
         }
 
     async def _list_tools(self, call: Call) -> Object:
-        return _page(call, "tools", [item for each in self._tools for item in await each.list_tools(call)])
+        return page_of(call, "tools", [item for each in self._tools for item in await each.list_tools(call)])
 
     async def _list_resources(self, call: Call) -> Object:
         found = [item for each in self._resources for item in await each.list_resources(call)]
-        return _page(call, "resources", found)
+        return page_of(call, "resources", found)
 
     async def _list_templates(self, call: Call) -> Object:
         found = [item for each in self._resources for item in await each.list_templates(call)]
-        return _page(call, "resourceTemplates", found)
+        return page_of(call, "resourceTemplates", found)
 
     async def _list_prompts(self, call: Call) -> Object:
         found = [item for each in self._prompts for item in await each.list_prompts(call)]
-        return _page(call, "prompts", found)
+        return page_of(call, "prompts", found)
 
     async def _call_tool(self, call: Call) -> Object:
-        name = _text(call, "name")
-        arguments = _object(call, "arguments")
+        name = text_of(call, "name")
+        arguments = object_of(call, "arguments")
         for each in self._tools:
             if (result := await each.call_tool(name, arguments, call)) is not None:
                 return result
         raise MCPError(INVALID_PARAMS, f"There is no tool `{name}`.")
 
     async def _read_resource(self, call: Call) -> Object:
-        uri = _text(call, "uri")
+        return {"contents": await self._contents(text_of(call, "uri"), call)}
+
+    async def _contents(self, uri: str, call: Call) -> list[Object]:
         for each in self._resources:
             if (contents := await each.read_resource(uri, call)) is not None:
-                return {"contents": list(contents)}
+                return list(contents)
         code = INVALID_PARAMS if call.is_modern else RESOURCE_NOT_FOUND
         raise MCPError(code, f"There is no resource `{uri}`.", {"uri": uri})
 
     async def _get_prompt(self, call: Call) -> Object:
-        name, arguments = _text(call, "name"), _object(call, "arguments")
+        name, arguments = text_of(call, "name"), object_of(call, "arguments")
         if not all(isinstance(value, str) for value in arguments.values()):
             raise MCPError(INVALID_PARAMS, "The arguments of a prompt are texts.")
         for each in self._prompts:
@@ -240,11 +265,11 @@ class MCPServer:
         raise MCPError(INVALID_PARAMS, f"There is no prompt `{name}`.")
 
     async def _complete(self, call: Call) -> Object:
-        ref, argument = _object(call, "ref"), _object(call, "argument")
+        ref, argument = object_of(call, "ref"), object_of(call, "argument")
         name, value = argument.get("name"), argument.get("value")
         if not isinstance(name, str) or not isinstance(value, str):
             raise MCPError(INVALID_PARAMS, "`argument` must have a `name` and a `value`.")
-        context = _object(call, "context").get("arguments") or {}
+        context = object_of(call, "context").get("arguments") or {}
         for each in self._completions:
             if (values := await each.complete(ref, name, value, context, call)) is not None:
                 more = len(values) > MAX_COMPLETIONS
@@ -253,38 +278,18 @@ class MCPServer:
         raise MCPError(INVALID_PARAMS, "There is no such prompt or resource template.")
 
     async def _set_level(self, call: Call) -> Object:
-        level = _text(call, "level")
+        level = text_of(call, "level")
         if level not in LOG_LEVELS:
             raise MCPError(INVALID_PARAMS, f"`{level}` is no log level.")
         call.session.log_level = level
         return {}
 
     async def _subscribe(self, call: Call) -> Object:
-        call.session.watched.add(_text(call, "uri"))
+        uri = text_of(call, "uri")
+        await self._contents(uri, call)  # only what this client may read
+        call.session.watched.add(uri)
         return {}
 
     async def _unsubscribe(self, call: Call) -> Object:
-        call.session.watched.discard(_text(call, "uri"))
+        call.session.watched.discard(text_of(call, "uri"))
         return {}
-
-
-def _page(call: Call, key: str, found: list[Object]) -> Object:
-    cursor = call.request.params.get("cursor", "0")
-    if not isinstance(cursor, str) or not cursor.isdecimal() or int(cursor[:9]) > len(found):
-        raise MCPError(INVALID_PARAMS, "`cursor` must be the `nextCursor` of the page before.")
-    end = int(cursor) + PAGE
-    return {key: found[int(cursor) : end], **({"nextCursor": str(end)} if end < len(found) else {})}
-
-
-def _text(call: Call, key: str) -> str:
-    value = call.request.params.get(key)
-    if not isinstance(value, str):
-        raise MCPError(INVALID_PARAMS, f"`{key}` must be a text.")
-    return value
-
-
-def _object(call: Call, key: str) -> Object:
-    value = call.request.params.get(key)
-    if value is not None and not isinstance(value, dict):
-        raise MCPError(INVALID_PARAMS, f"`{key}` must be an object.")
-    return value or {}

@@ -41,11 +41,6 @@ ASK_SECONDS: Final = 600.0
 """How long the person at the client may take to answer a question."""
 
 _LISTEN: Final = "subscriptions/listen"
-_CHANGES: Final = {
-    "toolsListChanged": "notifications/tools/list_changed",
-    "promptsListChanged": "notifications/prompts/list_changed",
-    "resourcesListChanged": "notifications/resources/list_changed",
-}
 
 
 class Session:
@@ -74,7 +69,7 @@ class Session:
         self.watched: set[str] = set()
         """Resources of which the client wants to know when they change."""
         self._send = send
-        self._running: dict[MessageId, asyncio.Task[int | None]] = {}
+        self._running: dict[MessageId, tuple[Call, asyncio.Task[int | None]]] = {}
         self._places = asyncio.Semaphore(MAX_CALLS)
         self._asked: dict[MessageId, asyncio.Future[dict[str, Any]]] = {}
         self._next_id = 1
@@ -92,8 +87,9 @@ class Session:
                 refusal = MCPError(INVALID_REQUEST, "Too many requests at once, or an id that is in use.")
                 send(encode_error(message.id, refusal))
             case Request():
-                task = asyncio.get_running_loop().create_task(self._answer(message, send))
-                self._running[message.id] = task
+                call = Call(self, message, send)
+                task = asyncio.get_running_loop().create_task(self._answer(call, send))
+                self._running[message.id] = call, task
                 # Not in the task itself: one that is cancelled before it begins never runs.
                 task.add_done_callback(lambda _: self._running.pop(message.id, None))
                 return task
@@ -109,7 +105,9 @@ class Session:
         """Stop a request; one that is unknown or finished is no error."""
         running = self._running.get(request_id) if isinstance(request_id, str | int) else None
         if running is not None:
-            running.cancel()
+            call, task = running
+            call.is_cancelled = True
+            task.cancel()
 
     async def request(self, method: str, params: dict[str, Any], *, send: Send) -> dict[str, Any]:
         """Ask the client something in the middle of a call and return its result.
@@ -136,10 +134,8 @@ class Session:
         """Serve `subscriptions/listen` until it is cancelled or the server stops."""
         wanted = call.request.params.get("notifications")
         wanted = wanted if isinstance(wanted, dict) else {}
-        granted: dict[str, Any] = {name: True for name in _CHANGES if wanted.get(name) is True}
-        uris = wanted.get("resourceSubscriptions")
-        if isinstance(uris, list):
-            granted["resourceSubscriptions"] = [uri for uri in uris if isinstance(uri, str)]
+        readable = await self.server.readable(wanted.get("resourceSubscriptions"), call)
+        granted = self.server.grant(wanted, readable)
         request_id = call.request.id
         self._listening[request_id] = (granted, send)
         tagged = {META_SUBSCRIPTION: request_id}
@@ -171,7 +167,7 @@ class Session:
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(MCPError(INTERNAL_ERROR, "The client is gone."))
-        tasks = list(self._running.values())
+        tasks = [task for _, task in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
         for task in tasks:
@@ -179,9 +175,8 @@ class Session:
         if tasks:
             await asyncio.wait(tasks)
 
-    async def _answer(self, request: Request, send: Send) -> int | None:
-        code = None
-        call = Call(self, request, send)
+    async def _answer(self, call: Call, send: Send) -> int | None:
+        code, request = None, call.request
         # A subscription lasts as long as the client wants, so it may not keep calls from running.
         place = contextlib.nullcontext() if request.method == _LISTEN else self._places
         try:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
 
+from miniclaw.errors import ConfigError
+from miniclaw.gateway.protocol import new_id
 from miniclaw.mcp.call import Call
 from miniclaw.mcp.offers import Object
-from miniclaw.tools.base import Tool, ToolResult
+from miniclaw.tools.base import Risk, Tool, ToolResult
 from miniclaw.tools.context import ToolContext
 
-__all__ = ["Registry", "RegistryTools", "text_result"]
+__all__ = ["Registry", "RegistryTools", "context_of", "text_result"]
 
 NOT_APPROVED: Final = "This call changes something and was not approved, so it was not run."
 SHOWN_CHARS: Final = 1000
 """How much of a call's arguments the person who approves it sees."""
 _ELICIT: Final = "elicitation/create"
+
+Judge = Callable[[Tool, Mapping[str, Any], Risk, str], Literal["allow", "ask", "deny"] | None]
+"""Tool, arguments, risk and user of a call → what the operator's rules say of it, if anything."""
 
 
 class Registry(Protocol):
@@ -45,42 +52,53 @@ class RegistryTools:
 
     Args:
         registry: makes the registry when it is first needed.
-        context: makes the context of a call of that user; tools that want one are left out without it.
-        allows: whether a rule allows a call of this tool with these arguments.
+        context: makes the context of a call of that user.
+        verdict: what the operator's rules say of a call.
+        writing: entered while a tool runs that may change the user's files.
+        hidden: names that are not offered.
     """
 
     def __init__(
         self,
         registry: Callable[[], Registry],
         *,
-        context: Callable[[str], ToolContext] | None = None,
-        allows: Callable[[Tool, Mapping[str, Any]], bool] = lambda tool, arguments: False,
+        context: Callable[[str], ToolContext],
+        verdict: Judge = lambda tool, arguments, risk, user: None,
+        writing: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        hidden: Collection[str] = (),
     ) -> None:
         self._make = registry
         self._registry: Registry | None = None
         self._context = context
-        self._allows = allows
+        self._verdict = verdict
+        self._writing = writing
+        self._hidden = frozenset(hidden)
 
     async def list_tools(self, call: Call) -> Sequence[Object]:
         """The tools that this client can use."""
-        asks = call.can(_ELICIT)
-        registry = self._open()
-        return [row for row in registry.get_mcp_tools() if self._find(row["name"], asks=asks) is not None]
+        return [row for row in self._open().get_mcp_tools() if self._is_listed(row["name"], call)]
 
     async def call_tool(self, name: str, arguments: Object, call: Call) -> Object | None:
         """Run one, after it was approved where it changes something."""
-        tool = self._find(name, asks=True)
+        tool = self._find(name)
         if tool is None:
             return None
-        if tool.risk_of(arguments) == "write" and not self._allows(tool, arguments):
+        risk = tool.risk_of(arguments)
+        verdict = self._verdict(tool, arguments, risk, call.user)
+        if verdict == "deny":
+            return text_result("The operator's rules do not allow this call.", is_error=True)
+        if verdict == "ask" or (verdict is None and risk == "write"):
             if not call.is_modern and not call.can(_ELICIT):
                 return text_result(NOT_APPROVED, is_error=True)
             shown = json.dumps(arguments, ensure_ascii=False)[:SHOWN_CHARS]
             answer = await call.elicit(f"Run the tool `{name}` with {shown}?", {}, key="approval")
-            if answer.get("action") != "accept":
+            if answer["action"] != "accept":
                 return text_result(NOT_APPROVED, is_error=True)
-        context = self._context(call.user) if self._context is not None else None
-        result = await self._open().execute(name, arguments, context)
+        try:
+            async with self._writing() if risk == "write" and tool.wants_context else nullcontext():
+                result = await self._open().execute(name, arguments, self._context(call.user))
+        except ConfigError as error:
+            return text_result(str(error), is_error=True)
         return text_result(result.content, is_error=not result.ok)
 
     def _open(self) -> Registry:
@@ -88,11 +106,23 @@ class RegistryTools:
             self._registry = self._make()
         return self._registry
 
-    def _find(self, name: str, *, asks: bool) -> Tool | None:
-        tool = self._open().find(name)
-        if tool is None or (tool.wants_context and self._context is None):
-            return None
-        return tool if asks or tool.risk != "write" or self._allows(tool, {}) else None
+    def _find(self, name: str) -> Tool | None:
+        return None if name in self._hidden else self._open().find(name)
+
+    def _is_listed(self, name: str, call: Call) -> bool:
+        tool = self._find(name)
+        if tool is None:
+            return False
+        verdict = self._verdict(tool, {}, "write", call.user) if tool.risk == "write" else "allow"
+        return verdict == "allow" or (verdict != "deny" and call.can(_ELICIT))
+
+
+def context_of(data_dir: Path, user: str) -> ToolContext:
+    """The context of a call that an MCP client makes: the user's own workspace, and no session."""
+    workspace = data_dir / "users" / user / "workspace"
+    return ToolContext(
+        user_id=user, scope=user, session_id="mcp", turn_id=new_id("turn"), workspace=workspace
+    )
 
 
 def text_result(text: str, *, is_error: bool = False) -> Object:

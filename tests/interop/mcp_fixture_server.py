@@ -62,7 +62,7 @@ def sampling(prompt: str, tokens: int = 100) -> tuple[str, dict[str, Any]]:
 
 TEXT = {"type": "string"}
 NAME = form("What is your name?", name=TEXT)
-ROOTS = ("roots/list", {})
+ROOTS: tuple[str, dict[str, Any]] = ("roots/list", {})
 
 
 class Fixture:
@@ -353,9 +353,8 @@ def _answered(answer: dict[str, Any], words: str = "Elicitation completed") -> d
 def fixture_server() -> MCPServer:
     """The server with everything in it."""
     fixture = Fixture()
-    return MCPServer(
-        name="fixture", tools=[fixture], resources=[fixture], prompts=[fixture], completions=[fixture]
-    )
+    offered: dict[str, Any] = dict.fromkeys(("tools", "resources", "prompts", "completions"), [fixture])
+    return MCPServer(name="fixture", tells=True, watches=True, **offered)
 
 
 async def _serve_http(port: int) -> None:

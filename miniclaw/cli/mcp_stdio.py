@@ -1,0 +1,177 @@
+"""What `miniclaw mcp serve` offers on stdio; nothing of it is made before it is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from miniclaw.config import LoadedSettings
+from miniclaw.mcp.library import Library
+from miniclaw.mcp.product import product_server
+from miniclaw.mcp.skill_prompts import SkillPrompts
+from miniclaw.mcp.toolset import RegistryTools, context_of
+from miniclaw.rundir import RunDir
+
+if TYPE_CHECKING:
+    from miniclaw.app import MiniClaw
+    from miniclaw.mcp.ask import Link
+    from miniclaw.mcp.library import ReadsSessions
+    from miniclaw.mcp.server import MCPServer
+    from miniclaw.mcp.toolset import Registry
+    from miniclaw.memory.long_term import LongTermMemory
+    from miniclaw.skills.manager import SkillManager
+
+__all__ = ["StdioParts"]
+
+IDLE_SECONDS: Final = 60.0
+"""How long a gateway of our own is kept when nobody asks; then others can have the data directory."""
+DRAIN_SECONDS: Final = 1.0
+"""How long running turns may finish when the client leaves; they go on at the next start."""
+
+
+class StdioParts:
+    """The parts of one client's server, and the way to the agent.
+
+    `ask_agent` goes to the gateway that runs on the data directory, else to one of this process, which
+    begins with the first question. What only reads is read from the directory, whoever holds it.
+    """
+
+    def __init__(self, loaded: LoadedSettings) -> None:
+        self._loaded = loaded
+        self._run_dir = RunDir(loaded.data_dir)
+        self._claw: MiniClaw | None = None
+        self._starting = asyncio.Lock()
+        self._users = 0
+        self._idle: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        async with self._starting:
+            if self._idle is not None:
+                self._idle.cancel()
+            await self._stop()
+
+    def server(self) -> MCPServer:
+        """The server, whose parts are made when a client first asks for them."""
+        data_dir = self._loaded.data_dir
+        tools = RegistryTools(
+            self._registry,
+            context=partial(context_of, data_dir),
+            verdict=self._verdict,
+            writing=self._writing,
+        )
+        return product_server(
+            tools=tools,
+            door=self._door,
+            library=Library(self._sessions, self._memory),
+            skills=SkillPrompts(self._skills),
+        )
+
+    @contextlib.asynccontextmanager
+    async def _door(self, user_id: str) -> AsyncIterator[Link]:
+        from miniclaw.cli.link import open_link
+
+        async with self._starting:
+            if self._claw is None and self._run_dir.running() is None:
+                await self._start()
+            claw = self._claw
+            self._users += claw is not None
+        if claw is None:
+            async with open_link(self._loaded, connect=None, user_id=user_id) as (attached, _, _):
+                yield attached
+            return
+        link = claw.terminal.link(user_id)
+        try:
+            yield link
+        finally:
+            await link.aclose()
+            self._users -= 1
+            self._wait_idle()
+
+    async def _start(self) -> None:
+        from miniclaw.app import MiniClaw
+
+        settings = self._loaded.settings
+        limits = settings.limits.model_copy(update={"drain_seconds": DRAIN_SECONDS})
+        gateway = settings.gateway.model_copy(update={"port": 0})
+        own = settings.model_copy(update={"limits": limits, "gateway": gateway})
+        claw = MiniClaw(
+            LoadedSettings(settings=own, data_dir=self._loaded.data_dir, origins=self._loaded.origins),
+            web=False,
+        )
+        self._claw = await claw.__aenter__()
+
+    async def _stop(self) -> None:
+        claw, self._claw = self._claw, None
+        if claw is not None:
+            await claw.__aexit__(None, None, None)
+
+    def _wait_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._idle = asyncio.get_running_loop().create_task(self._stop_when_idle())
+
+    async def _stop_when_idle(self) -> None:
+        await asyncio.sleep(IDLE_SECONDS)
+        async with self._starting:
+            if not self._users:
+                await self._stop()
+
+    def _registry(self) -> Registry:
+        from miniclaw.memory.tools import memory_tools
+        from miniclaw.wiring import tools_of
+
+        settings, data_dir = self._loaded.settings, self._loaded.data_dir
+        return tools_of(settings, data_dir, memory_tools(self._memory()))
+
+    def _verdict(self, *call: Any) -> Any:
+        from miniclaw.agent.policy import verdict_of
+
+        return verdict_of(self._loaded.settings.approval, *call)
+
+    @contextlib.asynccontextmanager
+    async def _writing(self) -> AsyncIterator[None]:
+        """The user's files are changed by one process at a time."""
+        lock = None if self._claw is not None else RunDir(self._loaded.data_dir)
+        if lock is not None:
+            lock.acquire()
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _memory(self) -> LongTermMemory:
+        from miniclaw.memory.long_term import LongTermMemory
+
+        return LongTermMemory(self._loaded.data_dir)
+
+    def _skills(self) -> SkillManager:
+        from miniclaw.wiring import skills_of
+
+        return skills_of(self._loaded.settings, self._loaded.data_dir)
+
+    @contextlib.asynccontextmanager
+    async def _sessions(self) -> AsyncIterator[ReadsSessions]:
+        from miniclaw.db import Database
+        from miniclaw.session.sqlite import SQLiteStorage
+        from miniclaw.session.storage import InMemoryStorage
+
+        path = self._loaded.data_dir / "miniclaw.db"
+        if not await asyncio.to_thread(path.exists):
+            yield InMemoryStorage()
+            return
+        database = Database(path, read_only=True)
+        await database.open()
+        try:
+            yield SQLiteStorage(database)
+        finally:
+            await database.close()
