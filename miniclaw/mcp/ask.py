@@ -139,9 +139,11 @@ class _Talk:
         match name:
             case "text.delta":
                 self._text += data["text"]
-                self._report(self._text[-PARTIAL_CHARS:], often=True)
+                if time.monotonic() - self._shown_at >= PARTIAL_SECONDS:
+                    self._shown_at = time.monotonic()
+                    self._report(self._text[-PARTIAL_CHARS:])
             case "tool.started":
-                self._report(f"⚙ {data.get('name') or data.get('tool') or ''}")
+                self._report(f"⚙ {data['name']}")
             case "turn.queued" | "turn.started":
                 self._report(name.removeprefix("turn."))
             case "turn.snapshot":
@@ -153,11 +155,7 @@ class _Talk:
             case "approval.resolved" if data["approval_id"] in self._asking:
                 self._asking.pop(data["approval_id"]).cancel()
 
-    def _report(self, message: str, *, often: bool = False) -> None:
-        moment = time.monotonic()
-        if often and moment - self._shown_at < PARTIAL_SECONDS:
-            return
-        self._shown_at = moment
+    def _report(self, message: str) -> None:
         self._progress += 1
         self._call.progress(self._progress, message=message)
 
