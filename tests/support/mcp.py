@@ -152,7 +152,9 @@ class HttpPeer:
         return self._http.request(verb, self.url, data=data, headers=kept)
 
     async def greet(self, version: str = "2025-11-25", **capabilities: Any) -> Object:
-        """Shake hands; the session is named from now on."""
+        """Begin a session; its headers are sent from now on."""
+        for name in ("Mcp-Session-Id", "MCP-Protocol-Version", "Mcp-Method", "Mcp-Name"):
+            self.headers.pop(name, None)
         body = {"id": 0, "method": "initialize", "params": hello(version, **capabilities)}
         async with self.request(body=body) as response:
             reply: Object = await response.json()
