@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 export MINICLAW_PROJECT := $(CURDIR)
 
-.PHONY: help run test check format bench chaos peers clean
+.PHONY: help run test check format bench chaos peers conformance clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -52,5 +52,8 @@ peers: ## let the platforms' own SDKs judge what we sign, encrypt and serve
 	.venv-peers/bin/pip install -q --disable-pip-version-check -e .
 	.venv-peers/bin/python -m pytest peers -q -p no:cacheprovider -W ignore $(ARGS)
 
+conformance: $(RUN_STAMP) ## let the official MCP suite and SDKs judge our server and client; ARGS="--only server" for a part
+	$(BIN)/python scripts/conformance.py $(ARGS)
+
 clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) .venv-peers .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .venv-peers .venv-mcp .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*

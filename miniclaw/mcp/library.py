@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from miniclaw.errors import MemoryStoreError
 from miniclaw.gateway.protocol import format_time
 from miniclaw.mcp.call import Call
 from miniclaw.mcp.offers import Object
-from miniclaw.memory.models import MemoryRecord
-from miniclaw.session.export import to_markdown
-from miniclaw.session.models import Session
+
+if TYPE_CHECKING:  # a server answers before it needs them
+    from miniclaw.memory.models import MemoryRecord
+    from miniclaw.session.models import Session
 
 __all__ = ["SESSIONS", "Library", "ReadsMemories", "ReadsSessions"]
 
@@ -113,6 +114,8 @@ class Library:
     async def read_resource(self, uri: str, call: Call) -> Sequence[Object] | None:
         """A session as a conversation to read, a memory as its text."""
         if uri.startswith(SESSIONS):
+            from miniclaw.session.export import to_markdown
+
             async with self._sessions() as sessions:
                 session = await sessions.load(uri.removeprefix(SESSIONS))
             text = to_markdown(session) if session is not None and session.user_id == call.user else None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from miniclaw.errors import MCPError
 from miniclaw.mcp.call import Call
 from miniclaw.mcp.offers import Object
 from miniclaw.mcp.protocol import INVALID_PARAMS
-from miniclaw.skills.manager import SkillManager
+
+if TYPE_CHECKING:  # a server answers before it needs them
+    from miniclaw.skills.manager import SkillManager
 
 __all__ = ["SkillPrompts"]
 

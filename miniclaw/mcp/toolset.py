@@ -6,14 +6,16 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from miniclaw.errors import ConfigError
 from miniclaw.gateway.protocol import new_id
 from miniclaw.mcp.call import Call
 from miniclaw.mcp.offers import Object
-from miniclaw.tools.base import Risk, Tool, ToolResult
-from miniclaw.tools.context import ToolContext
+
+if TYPE_CHECKING:  # a server answers before it needs them
+    from miniclaw.tools.base import Risk, Tool, ToolResult
+    from miniclaw.tools.context import ToolContext
 
 __all__ = ["Registry", "RegistryTools", "context_of", "text_result"]
 
@@ -22,7 +24,7 @@ SHOWN_CHARS: Final = 1000
 """How much of a call's arguments the person who approves it sees."""
 _ELICIT: Final = "elicitation/create"
 
-Judge = Callable[[Tool, Mapping[str, Any], Risk, str], Literal["allow", "ask", "deny"] | None]
+Judge = Callable[["Tool", Mapping[str, Any], "Risk", str], Literal["allow", "ask", "deny"] | None]
 """Tool, arguments, risk and user of a call → what the operator's rules say of it, if anything."""
 
 
@@ -119,6 +121,8 @@ class RegistryTools:
 
 def context_of(data_dir: Path, user: str) -> ToolContext:
     """The context of a call that an MCP client makes: the user's own workspace, and no session."""
+    from miniclaw.tools.context import ToolContext
+
     workspace = data_dir / "users" / user / "workspace"
     return ToolContext(
         user_id=user, scope=user, session_id="mcp", turn_id=new_id("turn"), workspace=workspace
