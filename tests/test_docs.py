@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.support.mcp import serving
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -105,3 +109,31 @@ def test_each_run_time_dependency_has_its_reason() -> None:
     table = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     explained = {name.lower() for name in re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)}
     assert needed == explained
+
+
+def mcp_commands() -> list[list[str]]:
+    """The command of each client's configuration in docs/mcp.md."""
+    text = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
+    found: list[list[str]] = []
+    for kind, block in re.findall(r"```(json|toml|sh)\n(.*?)```", text, re.DOTALL):
+        if kind == "sh":
+            found.append(shlex.split(block.partition(" -- ")[2]))
+            continue
+        (servers,) = (json.loads(block) if kind == "json" else tomllib.loads(block)).values()
+        if command := servers["miniclaw"].get("command"):
+            found.append([command, *servers["miniclaw"]["args"]])
+    return found
+
+
+async def test_each_clients_mcp_configuration_starts_the_server_as_it_is_written(tmp_path: Path) -> None:
+    """As a desktop program starts it: nothing of the shell's environment but the home directory."""
+    commands = mcp_commands()
+    assert len(commands) == 5
+    (written,) = {tuple(command) for command in commands}
+    python, *arguments = written
+    assert python == "/home/me/miniOpenClaw/.venv/bin/python" and Path(python).is_absolute()
+    kept = {name: os.environ[name] for name in ("PYTHONPATH", "SYSTEMROOT") if name in os.environ}
+    env = {**kept, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    async with serving(command=(sys.executable, *arguments), env=env) as (client, _):
+        assert (await client.greet())["result"]["serverInfo"]["name"] == "miniclaw"
+        assert "ask_agent" in str(await client.request(1, "tools/list"))

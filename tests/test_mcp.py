@@ -20,7 +20,7 @@ from miniclaw.mcp.server import MCPServer
 from miniclaw.mcp.stdio import Lines
 from miniclaw.mcp.toolset import text_result
 from tests.interop.mcp_fixture_server import fixture_server
-from tests.support.mcp import Object, hello, meta, piped, serving
+from tests.support.mcp import Object, hello, mcp_serve, meta, piped, serving
 
 ASKS: Object = {"elicitation": {}, "sampling": {}, "roots": {}}
 
@@ -316,7 +316,7 @@ async def test_nothing_but_messages_is_ever_on_standard_output(tmp_path: Path) -
     """sbroenne/mcp-server-excel#636, MarcusJellinghaus/mcp-workspace#14."""
     await asyncio.to_thread(os.makedirs, tmp_path / "tools")
     await asyncio.to_thread((tmp_path / "tools" / "noisy.py").write_text, NOISY, "utf-8")
-    async with serving(tmp_path, "--log-level", "debug") as (client, _):
+    async with serving(mcp_serve(tmp_path, "--log-level", "debug")) as (client, _):
         await client.greet()
         assert "shout" in str(await client.request(1, "tools/list"))
         result = (await client.call(2, "shout", text="LOUD"))["result"]

@@ -20,7 +20,7 @@ from miniclaw.rundir import RunDir
 from miniclaw.tools.base import Tool
 from tests.support.agent import DictatedProvider, Zap, outcome, question, zap
 from tests.support.claw import TOKEN, running_claw
-from tests.support.mcp import HttpPeer, Object, Peer, events, meta, piped, serving
+from tests.support.mcp import HttpPeer, Object, Peer, events, mcp_serve, meta, piped, serving
 
 DONE = LLMResponse(text="done")
 ASK: Object = {"name": "ask_agent", "arguments": {"text": "go"}}
@@ -323,7 +323,7 @@ async def test_a_file_is_written_on_stdio_only_while_nobody_else_holds_the_direc
 
 
 async def test_a_process_answers_at_once_uses_its_tools_and_ends_with_its_input(tmp_path: Path) -> None:
-    async with serving(tmp_path) as (client, _):
+    async with serving(mcp_serve(tmp_path)) as (client, _):
         await client.greet()
         call = {"name": "calculator", "arguments": {"expression": "37*43"}}
         result = (await client.request(1, "tools/call", call))["result"]

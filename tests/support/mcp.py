@@ -103,20 +103,23 @@ async def piped(server: MCPServer) -> AsyncIterator[tuple[Peer, asyncio.Task[Non
             os.close(descriptor)
 
 
+def mcp_serve(data_dir: Path, *more: str) -> tuple[str, ...]:
+    """The command that serves a data directory."""
+    return (sys.executable, "-m", "miniclaw", "mcp", "serve", "--data-dir", str(data_dir), *more)
+
+
 @asynccontextmanager
 async def serving(
-    data_dir: Path, *more: str, env: Mapping[str, str] | None = None, command: tuple[str, ...] = ()
+    command: tuple[str, ...], *, env: Mapping[str, str] | None = None
 ) -> AsyncIterator[tuple[Peer, asyncio.subprocess.Process]]:
-    """A client of `miniclaw mcp serve` as a process; at the end it must have exited with 0 by itself."""
-    usual = (sys.executable, "-m", "miniclaw", "mcp", "serve", "--data-dir", str(data_dir))
+    """A client of a server as a process; at the end it must have exited with 0 by itself."""
     clean = {name: v for name, v in os.environ.items() if not name.startswith(("OPENAI_", "MINICLAW_"))}
     process = await asyncio.create_subprocess_exec(
-        *(command or usual),
-        *more,
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env={**clean, "MINICLAW_MODEL__PROBE_LOCAL": "false", **(env or {})},
+        env=env if env is not None else {**clean, "MINICLAW_MODEL__PROBE_LOCAL": "false"},
         limit=1024 * 1024,
     )
     assert process.stdin is not None and process.stdout is not None
