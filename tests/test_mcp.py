@@ -260,6 +260,15 @@ async def test_a_client_that_goes_away_ends_the_server_its_calls_and_its_questio
     assert not list(server.sessions)
 
 
+async def test_a_client_that_does_not_read_any_more_ends_the_server() -> None:
+    async with piped(fixture_server()) as (client, task):
+        await client.greet()
+        client.stop_reading()
+        while not task.done():
+            client.send({"id": 1, "method": "ping"})
+            await asyncio.sleep(0.001)
+
+
 async def test_a_storm_of_notifications_and_requests_is_survived() -> None:
     async with piped(fixture_server()) as (client, _):
         await client.greet()
@@ -336,12 +345,13 @@ def test_decoding_arbitrary_bytes_raises_only_protocol_errors(line: bytes) -> No
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda c: st.lists(c) | st.dictionaries(st.text(), c),
+    st.none() | st.booleans() | st.integers() | st.text(max_size=9),
+    lambda c: st.lists(c, max_size=3) | st.dictionaries(st.text(max_size=9), c, max_size=3),
+    max_leaves=5,
 )
 
 
-@given(st.integers() | st.text(), st.text(), st.dictionaries(st.text(), JSON))
+@given(st.integers() | st.text(), st.text(), st.dictionaries(st.text(max_size=9), JSON, max_size=5))
 def test_messages_survive_the_wire_and_keep_to_one_line(
     message_id: int | str, method: str, params: dict[str, Any]
 ) -> None:

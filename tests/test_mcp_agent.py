@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from miniclaw.cli.mcp_stdio import StdioParts
 from miniclaw.config import LoadedSettings, load_settings
 from miniclaw.rundir import RunDir
 from miniclaw.tools.base import Tool
-from tests.support.agent import DictatedProvider, Zap, outcome, question, zap
+from tests.support.agent import DictatedProvider, Zap, eventually, outcome, question, zap
 from tests.support.claw import TOKEN, running_claw
 from tests.support.mcp import HttpPeer, Object, Peer, events, mcp_serve, meta, piped, serving
 
@@ -132,6 +133,27 @@ async def test_a_cancelled_question_cancels_the_turn_and_a_lost_client_does_not(
                 assert ended["name"] == ("turn.finished" if lost else "turn.cancelled")
 
 
+async def test_a_client_that_leaves_without_a_handshake_cancels_the_turn(tmp_path: Path) -> None:
+    model = DictatedProvider()
+    async with mcp(tmp_path, model) as (claw, client):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await client.modern("tools/call", ASK)
+        (feed,) = claw.live.all()
+        assert (await outcome(claw, feed.turn_id))["name"] == "turn.cancelled"
+
+
+async def test_on_stdio_the_turn_goes_on_when_the_client_leaves(tmp_path: Path) -> None:
+    model = DictatedProvider()
+    async with running_claw(tmp_path, model) as claw:
+        async with on_stdio(tmp_path) as client:
+            client.send({"id": 1, "method": "tools/call", "params": ASK})
+            await eventually(claw.live.all)
+        (feed,) = claw.live.all()
+        model.end("kept")
+        assert (await outcome(claw, feed.turn_id))["name"] == "turn.finished"
+
+
 @pytest.mark.parametrize(("action", "ran"), [("accept", ["a"]), ("decline", [])])
 async def test_the_agents_question_goes_to_the_person_at_the_client(
     tmp_path: Path, action: str, ran: list[str]
@@ -206,6 +228,8 @@ async def test_tools_that_change_something_are_listed_for_those_who_can_be_asked
         assert await listed(await client.modern("tools/list", elicitation={})) == {"free", "look", "zap"}
         names = {tool["name"] for tool in (await client.modern("tools/list"))["result"]["tools"]}
         assert {"ask_agent", "calculator", "memory_search"} <= names
+        denied = await client.modern("tools/call", {"name": "never"}, elicitation={})
+        assert denied["result"]["isError"] is True and tools[1].ran == []
         assert not {"delegate", "load_skill"} & names
 
 
@@ -330,3 +354,22 @@ async def test_a_process_answers_at_once_uses_its_tools_and_ends_with_its_input(
         assert result == {"content": [{"type": "text", "text": "1591"}], "isError": False}
         bad = {"name": "calculator", "arguments": {"expression": "import os"}}
         assert (await client.request(2, "tools/call", bad))["result"]["isError"] is True
+
+
+async def test_http_by_itself_serves_one_directory_and_says_where_it_is_served(tmp_path: Path) -> None:
+    command = mcp_serve(tmp_path, "--http", "--port", "0")
+    env = {**os.environ, "MINICLAW_TOKEN": TOKEN, "MINICLAW_MODEL__PROBE_LOCAL": "false"}
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdout=pipe, env=env)
+    try:
+        assert process.stdout is not None
+        url, token = [(await process.stdout.readline()).decode().split()[-1] for _ in range(2)]
+        async with aiohttp.ClientSession() as http:
+            client = HttpPeer(http, url, {"Authorization": f"Bearer {token}"})
+            assert (await client.modern("server/discover"))["status"] == 200
+        second = await asyncio.create_subprocess_exec(*command, stdout=pipe, env=env)
+        said, _ = await second.communicate()
+        assert second.returncode == 0 and url in said.decode()
+    finally:
+        process.terminate()
+        assert await process.wait() == 0

@@ -10,7 +10,6 @@ from typing import Any
 import aiohttp
 import pytest
 
-from miniclaw.mcp.http import MAX_SESSIONS
 from miniclaw.mcp.server import MCPServer
 from miniclaw.mcp.streams import EventStream
 from tests.interop.mcp_fixture_server import fixture_server
@@ -81,18 +80,21 @@ async def test_other_methods_have_theirs(verb: str, headers: Any, status: int) -
 
 async def test_a_deleted_session_is_gone_and_so_is_the_one_that_was_silent_longest() -> None:
     server = fixture_server()
-    async with http_peer(server) as client:
+    async with http_peer(server, sessions=2) as client:
         await client.greet()
-        first = client.headers["Mcp-Session-Id"]
         async with client.request("DELETE") as response:
             assert response.status == 204
         assert not list(server.sessions)
         async with client.request(body=PING) as response:
             assert response.status == 404
-        for _ in range(MAX_SESSIONS + 1):
+        known = []
+        for _ in range(3):
             await client.greet()
-            assert client.headers["Mcp-Session-Id"] != first
-        assert len(server.sessions) <= MAX_SESSIONS + 1
+            known.append(client.headers["Mcp-Session-Id"])
+        assert len(server.sessions) == 2 and len(set(known)) == 3
+        for session_id, status in zip(known, (404, 200, 200), strict=True):
+            async with client.request(body=PING, Mcp_Session_Id=session_id) as response:
+                assert response.status == status
 
 
 async def test_progress_comes_before_the_answer_on_the_stream_of_its_request() -> None:
@@ -137,11 +139,24 @@ async def test_a_question_goes_over_the_stream_of_its_call_and_its_answer_comes_
 async def test_what_belongs_to_no_request_comes_over_get() -> None:
     async with http_peer(fixture_server()) as client:
         await client.greet()
-        async with client.request("GET") as response:
-            await client.ask("resources/subscribe", {"uri": "test://watched-resource"})
-            await client.ask("tools/call", {"name": "test_trigger_tool_change"})
-            _, message = await anext(events(response))
-        assert message["method"] == "notifications/tools/list_changed"
+        for what in ("tool", "prompt"):  # before anybody listens, and while nobody does
+            await client.ask("tools/call", {"name": f"test_trigger_{what}_change"})
+            async with client.request("GET") as response:
+                _, message = await anext(events(response))
+                assert message["method"] == f"notifications/{what}s/list_changed"
+
+
+async def test_a_slow_call_can_be_resumed_before_anything_was_sent() -> None:
+    slow = Slow()
+    async with http_peer(MCPServer(tools=[slow])) as client:
+        await client.greet()
+        body = {"id": 7, "method": "tools/call", "params": {"name": "slow"}}
+        async with client.request(body=body) as response:
+            first = await response.content.readline()
+        slow.go.set()
+        async with client.request("GET", Last_Event_ID=first.decode().removeprefix("id: ").strip()) as again:
+            ((_, reply),) = [one async for one in events(again)]
+        assert (reply["id"], slow.cancelled) == (7, 0)
 
 
 async def test_a_stream_that_nobody_reads_is_bounded_and_keeps_its_end() -> None:
@@ -151,6 +166,20 @@ async def test_a_stream_that_nobody_reads_is_bounded_and_keeps_its_end() -> None
     stream.end()
     sent = [event async for event in stream.read(0, idle=1)]
     assert len(sent) == 1000 and sent[-1] == b"id: p1.5000\nevent: message\ndata: 4999\n\n"
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+async def test_what_comes_while_an_event_is_on_its_way_is_sent_too(keeps: bool) -> None:
+    stream = EventStream("p1", keeps=keeps)
+    stream.put(b"0")
+    sent = 0
+    async for _ in stream.read(0, idle=1):
+        sent += 1
+        if sent < 5:
+            stream.put(b"more")
+        else:
+            stream.end()
+    assert (sent, stream.is_empty) == (5, not keeps)
 
 
 # --- without a handshake ----------------------------------------------------------------------------------

@@ -53,8 +53,6 @@ ALIVE_LOOKS: Final = 15
 RETRY_MS: Final = 1000
 """When a client whose stream broke is to come back."""
 IDLE_SECONDS: Final = 1800.0
-MAX_SESSIONS: Final = 1000
-"""Sessions that are kept; the one that has been silent longest makes room."""
 KEPT_STREAMS: Final = 16
 """Streams of a session that can be resumed."""
 METHODS: Final = "GET, POST, DELETE"
@@ -115,10 +113,12 @@ class McpHttp:
 
     Args:
         server: what is offered.
+        sessions: how many are kept; the one that has been silent longest makes room.
     """
 
-    def __init__(self, server: MCPServer) -> None:
+    def __init__(self, server: MCPServer, *, sessions: int = 1000) -> None:
         self._server = server
+        self._limit = sessions
         self._clients: dict[str, _Client] = {}
 
     async def handle(self, request: web.Request, user: str) -> web.StreamResponse:
@@ -177,7 +177,7 @@ class McpHttp:
         stream = client.streams.get(name)
         if stream is None or not (number or "0").isdecimal():
             raise _Refused(400, "The stream of `Last-Event-ID` is not kept any more; send the request again.")
-        return await self._stream(request, client, stream, int(number[:18] or stream.last))
+        return await self._stream(request, client, stream, int(number[:18]) if number else stream.sent)
 
     async def _stream(
         self, request: web.Request, client: _Client, stream: EventStream, after: int
@@ -227,8 +227,8 @@ class McpHttp:
         """A new session; those that nobody used for long make room."""
         now = asyncio.get_running_loop().time()
         silent = sorted((one for one in self._clients.values() if not one.open), key=lambda one: one.used)
-        for index, client in enumerate(silent):
-            if now - client.used > IDLE_SECONDS or len(self._clients) - index > MAX_SESSIONS:
+        for client in silent:
+            if now - client.used > IDLE_SECONDS or len(self._clients) >= self._limit:
                 await self._forget(client)
         client = _Client(self._server, user)
         client.used = now

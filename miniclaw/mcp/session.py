@@ -113,7 +113,7 @@ class Session:
         """Ask the client something in the middle of a call and return its result.
 
         Raises:
-            MCPError: it refused, did not answer in time, or is gone.
+            MCPError: it refused, or did not answer in time.
         """
         request_id, self._next_id = self._next_id, self._next_id + 1
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -162,11 +162,8 @@ class Session:
         self._tell(method, {"uri": uri}, lambda granted: uri in granted.get("resourceSubscriptions", ()))
 
     async def close(self, *, grace: float = 0.0) -> None:
-        """Let what runs finish for `grace` seconds, then cancel it; questions to the client fail."""
+        """Let what runs finish for `grace` seconds, then cancel it."""
         self.server.sessions.discard(self)
-        for future in self._asked.values():
-            if not future.done():
-                future.set_exception(MCPError(INTERNAL_ERROR, "The client is gone."))
         tasks = [task for _, task in self._running.values()]
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)

@@ -25,6 +25,8 @@ class EventStream:
     def __init__(self, name: str = "", *, keeps: bool = True) -> None:
         self.name = name
         self.is_ended = False
+        self.sent = 0
+        """The number of the last message that a reader got."""
         self._keeps = keeps
         self._events: deque[tuple[int, bytes]] = deque()
         self._last = 0
@@ -63,11 +65,6 @@ class EventStream:
         """Whether nothing is here to be read."""
         return not self._events
 
-    @property
-    def last(self) -> int:
-        """The number of the newest message."""
-        return self._last
-
     def only(self) -> bytes | None:
         """The message, where there is just one and no more will come."""
         return self._events[0][1] if self.is_ended and self._last == 1 else None
@@ -86,9 +83,9 @@ class EventStream:
                 after = number
                 mark = f"id: {self.name}.{number}\n".encode() if self._keeps else b""
                 yield mark + b"event: message\ndata: " + message + b"\n\n"
-            if not self._keeps:
-                self._events.clear()
-                self._bytes = 0
+                self.sent = number
+            while not self._keeps and self._events and self._events[0][0] <= after:
+                self._bytes -= len(self._events.popleft()[1])
             if fresh:
                 continue
             if self.is_ended:

@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,15 @@ def meta(**capabilities: Any) -> Object:
 class Peer:
     """A client on stdio."""
 
-    def __init__(self, reader: asyncio.StreamReader, write: Any) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        write: Callable[[bytes], None],
+        stop_reading: Callable[[], None] = lambda: None,
+    ) -> None:
         self._reader = reader
         self.write = write
+        self.stop_reading = stop_reading
         self.others: list[Object] = []
         """What came while an answer was waited for."""
 
@@ -93,7 +99,7 @@ async def piped(server: MCPServer) -> AsyncIterator[tuple[Peer, asyncio.Task[Non
     incoming, _ = await loop.connect_read_pipe(lambda: protocol, ends[0])
     outgoing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, ends[1])
     try:
-        yield Peer(reader, outgoing.write), task
+        yield Peer(reader, outgoing.write, incoming.close), task
     finally:
         outgoing.close()
         async with asyncio.timeout(GUARD):
@@ -197,9 +203,9 @@ async def events(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[str, O
 
 
 @asynccontextmanager
-async def http_peer(server: MCPServer) -> AsyncIterator[HttpPeer]:
+async def http_peer(server: MCPServer, *, sessions: int = 10) -> AsyncIterator[HttpPeer]:
     """A client of a server in this process, where everybody may connect."""
-    mcp = McpHttp(server)
+    mcp = McpHttp(server, sessions=sessions)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return await mcp.handle(request, request.headers.get("X-User", "owner"))
