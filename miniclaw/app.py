@@ -255,8 +255,8 @@ class MiniClaw:
             may_move="web.port" not in self._origins,
         )
         self.api = Api(core, self.commands, self.mailbox, self.dispatcher, self._db)
-        mcp = self.channels["mcp"] = McpChannel(hub, core, server)
-        server.add((*self.web.routes(), *self.api.routes(), *mcp.routes()))
+        server.add(self.web.routes())
+        server.add(self.api.routes())
         notices = Notices(self.outbox, self._push, self.dispatcher, self.identities, clock=self._clock)
         standings = Standings(self.live, self.turns, self.outbox)
         more: dict[str, Any] = {"clock": self._clock, "notices": notices, "standings": standings}
@@ -267,6 +267,9 @@ class MiniClaw:
             self._push[webhook.name] = platform
         if "generic" in self._push:
             await self.identities.ensure(settings.channels.generic.user)
+        mcp = McpChannel(hub, core, server)
+        server.add(mcp.routes())
+        self.channels[mcp.name] = mcp
         self.channels[self.web.name] = self.web
 
     async def _recover(self) -> None:
