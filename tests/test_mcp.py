@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.errors import MCPError
+from miniclaw.errors import MCPError, StorageError
 from miniclaw.mcp.call import Call
 from miniclaw.mcp.headers import decode_value, encode_value, mirrored, mirrored_headers
 from miniclaw.mcp.protocol import Notification, Request, Response, decode, encode_error, encode_result
@@ -190,10 +190,15 @@ async def test_a_handler_that_breaks_is_an_internal_error_and_no_more() -> None:
         async def call_tool(self, name: str, arguments: Object, call: Call) -> Object | None:
             return {"content": [object()]}
 
-    for tools in (Broken(), Unwritable()):
+    class Unreadable(Slow):
+        async def call_tool(self, name: str, arguments: Object, call: Call) -> Object | None:
+            raise StorageError("The disk is gone.")
+
+    for tools, text in ((Broken(), "broke"), (Unwritable(), "broke"), (Unreadable(), "disk is gone")):
         async with piped(MCPServer(tools=[tools])) as (client, _):
             await client.greet()
-            assert (await client.call(1, "slow"))["error"]["code"] == -32603
+            error = (await client.call(1, "slow"))["error"]
+            assert error["code"] == -32603 and text in error["message"]
             assert (await client.request(2, "ping"))["result"] == {}
 
 

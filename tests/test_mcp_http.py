@@ -95,6 +95,10 @@ async def test_a_deleted_session_is_gone_and_so_is_the_one_that_was_silent_longe
         for session_id, status in zip(known, (404, 200, 200), strict=True):
             async with client.request(body=PING, Mcp_Session_Id=session_id) as response:
                 assert response.status == status
+        async with client.request("GET", Mcp_Session_Id=known[1]), client.request("GET"):
+            body = {"id": 1, "method": "initialize", "params": {}}
+            async with client.request(body=body) as response:  # those that are being read make no room
+                assert response.status == 503
 
 
 async def test_progress_comes_before_the_answer_on_the_stream_of_its_request() -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,6 +17,7 @@ from aiohttp import web
 from miniclaw.errors import MCPError
 from miniclaw.mcp.call import Call
 from miniclaw.mcp.headers import check_headers
+from miniclaw.mcp.http_session import HttpSession
 from miniclaw.mcp.protocol import (
     HANDSHAKE,
     HEADER_MISMATCH,
@@ -53,8 +52,8 @@ ALIVE_LOOKS: Final = 15
 RETRY_MS: Final = 1000
 """When a client whose stream broke is to come back."""
 IDLE_SECONDS: Final = 1800.0
-KEPT_STREAMS: Final = 16
-"""Streams of a session that can be resumed."""
+MODERN_REQUESTS: Final = 1000
+"""Requests without a handshake that run at once; a further one is refused."""
 METHODS: Final = "GET, POST, DELETE"
 
 _STATUS: Final = {
@@ -71,33 +70,6 @@ _EVENTS: Final = {
     "Cache-Control": "no-cache",
     "X-Accel-Buffering": "no",
 }
-
-
-class _Client:
-    """A session of a client that shook hands."""
-
-    def __init__(self, server: MCPServer, user: str) -> None:
-        self.id = secrets.token_urlsafe(24)
-        self.user = user
-        self.general = EventStream("g")
-        self.session = Session(server, self.general.put, user=user)
-        self.streams: dict[str, EventStream] = {"g": self.general}
-        self.used = 0.0
-        self.open = 0
-        self._names = (f"p{number}" for number in itertools.count(1))
-
-    def keep(self, stream: EventStream) -> None:
-        """Give a stream its name, and forget the oldest that have ended."""
-        stream.name = next(self._names)
-        self.streams[stream.name] = stream
-        ended = [name for name, one in self.streams.items() if one.is_ended]
-        for name in ended[: max(len(self.streams) - KEPT_STREAMS, 0)]:
-            del self.streams[name]
-
-    @property
-    def primes(self) -> bool:
-        """Whether the client takes an event without data (2025-11-25)."""
-        return self.session.version == HANDSHAKE[0]
 
 
 class _Refused(MCPError):
@@ -119,7 +91,8 @@ class McpHttp:
     def __init__(self, server: MCPServer, *, sessions: int = 1000) -> None:
         self._server = server
         self._limit = sessions
-        self._clients: dict[str, _Client] = {}
+        self._clients: dict[str, HttpSession] = {}
+        self._running = 0
 
     async def handle(self, request: web.Request, user: str) -> web.StreamResponse:
         """Answer a request of an authenticated user."""
@@ -163,14 +136,14 @@ class McpHttp:
         _end_with(stream, task)
         await stream.wait(SOON_SECONDS)
         headers = {"Mcp-Session-Id": client.id} if message.method == "initialize" else {}
-        if (reply := stream.only()) is not None:
+        if (reply := _only(stream, task)) is not None:
             return _json(reply, 200, headers)
         if stream.is_ended and stream.is_empty:
             return web.Response(status=202)  # cancelled: nobody waits for an answer any more
         client.keep(stream)
         return await self._stream(request, client, stream, 0)
 
-    async def _get(self, request: web.Request, client: _Client) -> web.StreamResponse:
+    async def _get(self, request: web.Request, client: HttpSession) -> web.StreamResponse:
         if not _accepts(request, "text/event-stream"):
             raise _Refused(406, "GET needs `Accept: text/event-stream`.")
         name, _, number = request.headers.get("Last-Event-ID", "g.").rpartition(".")
@@ -180,25 +153,30 @@ class McpHttp:
         return await self._stream(request, client, stream, int(number[:18]) if number else stream.sent)
 
     async def _stream(
-        self, request: web.Request, client: _Client, stream: EventStream, after: int
+        self, request: web.Request, client: HttpSession, stream: EventStream, after: int
     ) -> web.StreamResponse:
         """Send a stream's events; a client that goes away may come back for the rest."""
         response = web.StreamResponse(headers=_EVENTS)
         client.open += 1
-        with contextlib.suppress(ConnectionError):
+        try:
             await response.prepare(request)
             if client.primes:
                 await response.write(f"id: {stream.name}.{after}\nretry: {RETRY_MS}\ndata:\n\n".encode())
             async for event in stream.read(after, idle=ALIVE_SECONDS):
                 await response.write(event)
-        client.open -= 1
-        client.used = asyncio.get_running_loop().time()
+        except ConnectionError:
+            pass
+        finally:
+            client.open -= 1
+            client.used = asyncio.get_running_loop().time()
         return response
 
     async def _modern(self, request: web.Request, message: Message, user: str) -> web.StreamResponse:
         """One request that stands for itself; its client's leaving cancels it."""
         if not isinstance(message, Request):
             return web.Response(status=202)
+        if self._running >= MODERN_REQUESTS:
+            raise _Refused(503, "There are too many requests at once; try again later.")
         stream = EventStream(keeps=False)
         session = Session(self._server, stream.put, user=user, is_modern=True)
         call = Call(session, message, stream.put)
@@ -210,32 +188,36 @@ class McpHttp:
         self._server.check_version(call)
         task = session.receive(message)
         _end_with(stream, task)
+        self._running += 1
         try:
             for _ in range(MODERN_LOOKS):
                 await stream.wait(WATCH_SECONDS)
                 if stream.is_ended or not stream.is_empty or _is_gone(request):
                     break
-            if (reply := stream.only()) is not None:
+            if (reply := _only(stream, task)) is not None:
                 code = task.result() if task is not None else None
                 return _json(reply, _STATUS.get(code or 0, 200))
             return await _stream_modern(request, stream)
         finally:
+            self._running -= 1
             session.cancel(message.id)
             await session.close()
 
-    async def _admit(self, user: str) -> _Client:
+    async def _admit(self, user: str) -> HttpSession:
         """A new session; those that nobody used for long make room."""
         now = asyncio.get_running_loop().time()
         silent = sorted((one for one in self._clients.values() if not one.open), key=lambda one: one.used)
         for client in silent:
             if now - client.used > IDLE_SECONDS or len(self._clients) >= self._limit:
                 await self._forget(client)
-        client = _Client(self._server, user)
+        if len(self._clients) >= self._limit:
+            raise _Refused(503, "There are too many sessions; try again later.")
+        client = HttpSession(self._server, user)
         client.used = now
         self._clients[client.id] = client
         return client
 
-    def _client(self, request: web.Request, user: str) -> _Client:
+    def _client(self, request: web.Request, user: str) -> HttpSession:
         """The session that a request belongs to."""
         session_id = request.headers.get("Mcp-Session-Id")
         if session_id is None:
@@ -249,7 +231,7 @@ class McpHttp:
         client.used = asyncio.get_running_loop().time()
         return client
 
-    async def _forget(self, client: _Client) -> None:
+    async def _forget(self, client: HttpSession) -> None:
         self._clients.pop(client.id, None)
         await client.session.close()
         for stream in client.streams.values():
@@ -276,6 +258,11 @@ def _end_with(stream: EventStream, task: asyncio.Task[Any] | None) -> None:
         stream.end()
     else:
         task.add_done_callback(lambda _: stream.end())
+
+
+def _only(stream: EventStream, task: asyncio.Task[Any] | None) -> bytes | None:
+    """The answer, where nothing else was sent before it."""
+    return None if task is not None and task.cancelled() else stream.only()
 
 
 def _is_gone(request: web.Request) -> bool:

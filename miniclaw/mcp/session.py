@@ -8,7 +8,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from miniclaw.errors import MCPError
+from miniclaw.errors import MCPError, MiniClawError
 from miniclaw.mcp.call import Call, Send
 from miniclaw.mcp.protocol import (
     CANCELLED,
@@ -187,6 +187,9 @@ class Session:
                 reply = encode_result(request.id, result)
         except MCPError as error:
             code, reply = error.code, encode_error(request.id, error)
+        except MiniClawError as error:  # such as storage that cannot be read
+            code = INTERNAL_ERROR
+            reply = encode_error(request.id, MCPError(code, str(error)))
         except Exception:  # boundary: a request that breaks its handler is answered, and the next one served
             logger.exception("request %s broke", request.method)
             code = INTERNAL_ERROR
