@@ -148,10 +148,10 @@ class _Writer:
             return
         data = b"\n".join(self._ready) + b"\n"
         self._ready = []
-        if self._thread is None and len(data) <= PIPE and _is_writable(self._target):
-            self._write(data)
-            return
         with self._more:
+            if not self._bytes and len(data) <= PIPE and _is_writable(self._target):
+                self._write(data)
+                return
             self._waiting.append(data)
             self._bytes += len(data)
             if self._bytes > WRITE_BYTES:
@@ -169,9 +169,10 @@ class _Writer:
                         return
                     self._more.wait()
                 data = self._waiting.popleft()
-                self._bytes -= len(data)
             if self._is_broken or not self._write(data):
                 return
+            with self._more:
+                self._bytes -= len(data)  # only now may the loop write by itself again
 
     def _write(self, data: bytes) -> bool:
         view = memoryview(data)
