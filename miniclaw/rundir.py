@@ -82,10 +82,15 @@ class RunDir:
         """The process that holds the directory now, or `None`; a file left by a crash counts for nothing."""
         with contextlib.suppress(OSError, ValueError, TypeError):
             raw = json.loads((self._directory / "gateway.json").read_text(encoding="utf-8"))
-            with (self._directory / "lock").open("a", encoding="utf-8") as lock:
-                if not _try_lock(lock, shared=True):
-                    return RunningGateway(**raw)
+            if self.is_held():
+                return RunningGateway(**raw)
         return None
+
+    def is_held(self) -> bool:
+        """Whether a process holds the directory, even if it does not listen yet."""
+        with contextlib.suppress(OSError), (self._directory / "lock").open("a", encoding="utf-8") as lock:
+            return not _try_lock(lock, shared=True)
+        return False
 
 
 def private_directory(path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from miniclaw.agent.providers import LLMProvider, LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.cli.link import open_link
 from miniclaw.cli.mcp_stdio import StdioParts
 from miniclaw.config import LoadedSettings, load_settings
 from miniclaw.rundir import RunDir
@@ -25,6 +26,8 @@ from tests.support.mcp import HttpPeer, Object, Peer, events, mcp_serve, meta, p
 
 DONE = LLMResponse(text="done")
 ASK: Object = {"name": "ask_agent", "arguments": {"text": "go"}}
+SUM: Object = {"name": "ask_agent", "arguments": {"text": "37*43 等于多少"}}
+"""What the demo model answers at once."""
 
 
 @asynccontextmanager
@@ -51,10 +54,13 @@ def loaded_for(tmp_path: Path) -> LoadedSettings:
 
 
 @asynccontextmanager
-async def on_stdio(tmp_path: Path, **capabilities: Any) -> AsyncIterator[Peer]:
+async def on_stdio(tmp_path: Path, *, idle_seconds: float = 60.0) -> AsyncIterator[Peer]:
     """A greeted client of the parts that `miniclaw mcp serve` serves."""
-    async with StdioParts(loaded_for(tmp_path)) as parts, piped(parts.server()) as (client, _):
-        await client.greet(**capabilities)
+    async with (
+        StdioParts(loaded_for(tmp_path), idle_seconds=idle_seconds) as parts,
+        piped(parts.server()) as (client, _),
+    ):
+        await client.greet()
         yield client
 
 
@@ -322,7 +328,7 @@ async def test_stdio_runs_a_gateway_of_its_own_only_from_the_first_question_on(t
         assert (await client.request(1, "resources/list"))["result"]["resources"] == []
         assert RunDir(tmp_path).running() is None
         for number in (2, 3):
-            client.send({"id": number, "method": "tools/call", "params": ASK})
+            client.send({"id": number, "method": "tools/call", "params": SUM})
         ended: set[object] = set()
         while len(ended) < 2:
             message = await client.receive()
@@ -331,6 +337,28 @@ async def test_stdio_runs_a_gateway_of_its_own_only_from_the_first_question_on(t
         assert RunDir(tmp_path).running() is not None
         assert len((await client.request(4, "resources/list"))["result"]["resources"]) == 2
     assert RunDir(tmp_path).running() is None
+
+
+async def test_a_gateway_of_its_own_makes_room_when_nobody_uses_it(tmp_path: Path) -> None:
+    directory = RunDir(tmp_path)
+    async with on_stdio(tmp_path, idle_seconds=0.1) as client:
+        first, _ = ids_in((await client.request(1, "tools/call", SUM))["result"])
+        async with open_link(loaded_for(tmp_path), connect=None, user_id="owner") as (_, _, attached):
+            assert attached
+            for _ in range(100):  # together longer than it is kept for nobody
+                async with open_link(loaded_for(tmp_path), connect=None, user_id="owner") as (_, _, again):
+                    assert again
+        await eventually(lambda: not directory.is_held())
+        second, _ = ids_in((await client.request(2, "tools/call", SUM))["result"])
+        assert first != second
+
+
+async def test_of_two_clients_that_ask_at_once_one_starts_the_gateway_for_both(tmp_path: Path) -> None:
+    async with on_stdio(tmp_path) as one, on_stdio(tmp_path) as two:
+        for client in (one, two):
+            client.send({"id": 1, "method": "tools/call", "params": SUM})
+        for client in (one, two):
+            assert (await client.answer(1))["result"]["isError"] is False
 
 
 async def test_a_file_is_written_on_stdio_only_while_nobody_else_holds_the_directory(tmp_path: Path) -> None:

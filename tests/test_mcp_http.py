@@ -177,7 +177,8 @@ async def test_what_comes_while_an_event_is_on_its_way_is_sent_too(keeps: bool) 
     stream = EventStream("p1", keeps=keeps)
     stream.put(b"0")
     sent = 0
-    async for _ in stream.read(0, idle=1):
+    async for event in stream.read(0, idle=0.1):
+        assert b"data: " in event
         sent += 1
         if sent < 5:
             stream.put(b"more")

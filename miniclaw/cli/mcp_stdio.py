@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.config import LoadedSettings
+from miniclaw.errors import ConfigError
 from miniclaw.mcp.library import Library
 from miniclaw.mcp.product import product_server
 from miniclaw.mcp.skill_prompts import SkillPrompts
@@ -29,6 +30,9 @@ __all__ = ["StdioParts"]
 
 IDLE_SECONDS: Final = 60.0
 """How long a gateway of our own is kept when nobody asks; then others can have the data directory."""
+LOOK_SECONDS: Final = 0.1
+START_LOOKS: Final = 100
+"""How often it is looked whether another process that holds the directory listens by now."""
 DRAIN_SECONDS: Final = 1.0
 """How long running turns may finish when the client leaves; they go on at the next start."""
 
@@ -38,10 +42,15 @@ class StdioParts:
 
     `ask_agent` goes to the gateway that runs on the data directory, else to one of this process, which
     begins with the first question. What only reads is read from the directory, whoever holds it.
+
+    Args:
+        loaded: settings and data directory.
+        idle_seconds: how long a gateway of our own is kept when nobody uses it.
     """
 
-    def __init__(self, loaded: LoadedSettings) -> None:
+    def __init__(self, loaded: LoadedSettings, *, idle_seconds: float = IDLE_SECONDS) -> None:
         self._loaded = loaded
+        self._idle_seconds = idle_seconds
         self._run_dir = RunDir(loaded.data_dir)
         self._claw: MiniClaw | None = None
         self._starting = asyncio.Lock()
@@ -81,7 +90,7 @@ class StdioParts:
 
         async with self._starting:
             if self._claw is None and self._run_dir.running() is None:
-                await self._start()
+                await self._start_or_wait()
             claw = self._claw
             self._users += claw is not None
         if claw is None:
@@ -95,6 +104,19 @@ class StdioParts:
             await link.aclose()
             self._users -= 1
             self._wait_idle()
+
+    async def _start_or_wait(self) -> None:
+        """Start a gateway, unless another process is just doing so: then wait until it listens."""
+        try:
+            await self._start()
+        except ConfigError:
+            for _ in range(START_LOOKS):
+                if self._run_dir.running() is not None:
+                    return
+                if not self._run_dir.is_held():
+                    break
+                await asyncio.sleep(LOOK_SECONDS)
+            raise
 
     async def _start(self) -> None:
         from miniclaw.app import MiniClaw
@@ -120,10 +142,14 @@ class StdioParts:
         self._idle = asyncio.get_running_loop().create_task(self._stop_when_idle())
 
     async def _stop_when_idle(self) -> None:
-        await asyncio.sleep(IDLE_SECONDS)
-        async with self._starting:
-            if not self._users:
-                await self._stop()
+        """Let others have the directory; not while they are connected to us."""
+        while self._claw is not None:
+            await asyncio.sleep(self._idle_seconds)
+            async with self._starting:
+                claw = self._claw
+                gateway = claw.gateway if claw is not None else None
+                if claw is None or not (self._users or claw.live.all() or (gateway and gateway.connections)):
+                    await self._stop()
 
     def _registry(self) -> Registry:
         from miniclaw.memory.tools import memory_tools
