@@ -161,7 +161,7 @@ class Database:
             if "decode" not in str(error):
                 raise StorageError(f"The database cannot be read: {error}.") from error
         # A damaged text keeps no other row from being read; whether it is of any use its reader finds out.
-        connection.text_factory = _readable
+        connection.text_factory = lambda text: text.decode("utf-8", "replace")
         try:
             return connection.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
@@ -298,7 +298,3 @@ class Database:
             self._start_checkpoint()
         else:
             self._flush()
-
-
-def _readable(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
