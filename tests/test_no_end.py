@@ -7,13 +7,20 @@ import os
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from miniclaw.agent import sse
+from miniclaw.agent.answer import AnswerBuilder
+from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import MOST_CALLS, MOST_CHARS, LLMChunk, LLMResponse, whole
+from miniclaw.agent.quirks import Quirks
+from miniclaw.agent.report import MOST_CHARS as MOST_REPORTED
+from miniclaw.agent.report import read_report, retry_after
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.agent.sse import EventReader
 from miniclaw.agent.stream import ChatAssembler
@@ -127,3 +134,68 @@ async def test_commands_that_are_begun_at_once_are_all_answered(tmp_path: Path) 
     ]
     told = [await process.communicate() for process in processes]
     assert [process.returncode for process in processes] == [0, 0, 0], told
+
+
+@pytest.mark.parametrize("word", ["content ", "system ", "blank ", "consecutive ", "unknown name "])
+def test_a_refusal_that_repeats_a_long_question_is_read_for_its_beginning_only(word: str) -> None:
+    said = word * 20_000
+    report = read_report({"detail": [{"loc": ["body", said], "msg": said, "input": said}], "code": said})
+    assert max(len(report.message), len(report.code), len(report.param)) <= MOST_REPORTED
+    Quirks().learn(report, {"messages": [], "model": "m"})
+
+
+@pytest.mark.parametrize("text", ["1" * 50_000, "1" * 50_000 + "x", "9." * 30_000])
+def test_a_time_of_very_many_digits_is_none(text: str) -> None:
+    assert retry_after({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": text}, float) is None
+    assert read_report({"error": {"message": "no", "details": [{"retryDelay": text}]}}).delay is None
+
+
+async def test_a_refusal_without_an_end_is_read_for_its_beginning_only() -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=500)
+        await response.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await response.write(b"x" * 65536)
+        return response
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", refuse)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    provider = OpenAIProvider(
+        "m", api_key="x", base_url=f"http://127.0.0.1:{runner.addresses[0][1]}/v1", max_retries=0
+    )
+    try:
+        async with asyncio.timeout(30):
+            with pytest.raises(ModelError):
+                await provider.chat([{"role": "user", "content": "hi"}])
+            with pytest.raises(ModelError):
+                await provider.models()
+    finally:
+        await provider.close()
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("before", ["", "<think>", "<think>so</think>"])
+def test_blanks_count_though_they_are_held_back_and_are_not_looked_at_again(before: str) -> None:
+    assembler, size = ChatAssembler(AnswerBuilder("m", offered={"zap": {}})), 0
+    assembler.feed({"choices": [{"delta": {"content": before}}]})
+    for _ in range(30_000):
+        chunk = assembler.feed({"choices": [{"delta": {"content": " " * 20}}]})
+        size += chunk.hidden + len(chunk.text) + len(chunk.reasoning) if chunk else 0
+    assert size >= 20 * 30_000
+    assembler.feed({"choices": [{"delta": {"content": "end"}, "finish_reason": "stop"}]})
+    assembler.rest()
+    assert assembler.finish().text.strip().endswith("end") or before == "<think>"
+
+
+def test_thoughts_in_very_many_pieces_are_put_together_at_the_end() -> None:
+    pieces = [{"type": "reasoning.text", "index": 0, "text": "x" * 16} for _ in range(30_000)]
+    assembler = ChatAssembler()
+    chunk = assembler.feed({"choices": [{"delta": {"reasoning_details": pieces}}]})
+    assert chunk is not None and len(chunk.reasoning) == 16 * 30_000
+    assembler.feed({"choices": [{"delta": {"content": "end"}, "finish_reason": "stop"}]})
+    details = (assembler.finish().provider_data or {})["details"]
+    assert details == [{"type": "reasoning.text", "index": 0, "text": "x" * 16 * 30_000}]

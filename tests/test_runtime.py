@@ -21,7 +21,7 @@ from miniclaw.agent.runtime import (
     ToolStarted,
 )
 from miniclaw.agent.scripted import Script, ScriptedProvider
-from miniclaw.agent.transcript import pending_calls
+from miniclaw.agent.transcript import pending_calls, settled_calls
 from miniclaw.errors import ModelError, StorageUnavailable
 from miniclaw.session.history import legal
 from miniclaw.session.models import Entry, Usage
@@ -41,6 +41,9 @@ class ListTranscript:
 
     def messages(self) -> list[Message]:
         return legal(self.steps)
+
+    def settled(self) -> list[tuple[ToolCall, str]]:
+        return settled_calls([Entry("t", number, step) for number, step in enumerate(self.steps)])
 
     def pending(self) -> Sequence[ToolCall]:
         return pending_calls([Entry("t", number, step) for number, step in enumerate(self.steps)])
@@ -169,6 +172,23 @@ async def test_a_call_runs_only_once_it_is_stored() -> None:
 
     await run([asks(call("c1", "look")), LLMResponse(text="x")], tool, transcript=transcript)
     assert transcript.results == {"c1": "assistant"}
+
+
+@pytest.mark.parametrize("is_stored", [True, False])
+async def test_of_two_writes_that_are_the_same_one_runs_also_when_the_process_ends_between_them(
+    is_stored: bool,
+) -> None:
+    twins = [call("c1", "save", at="x"), call("c2", "save", at="x")]
+    asked = asks(*twins).to_message()
+    done: list[Message] = [{"role": "tool", "tool_call_id": "c1", "content": "saved"}] if is_stored else []
+    tool = Probe("save", "write")
+    gate = OpenGate({} if is_stored else {"save": "interrupted"})
+    _, transcript = await run(
+        [LLMResponse(text="x")], tool, transcript=ListTranscript([asked, *done]), gate=gate
+    )
+    assert tool.ran == []
+    assert transcript.results["c2"] == ("saved" if is_stored else transcript.results["c1"])
+    assert len(gate.asked) == (0 if is_stored else 1)
 
 
 async def test_another_model_is_asked_when_the_session_has_one() -> None:

@@ -67,6 +67,10 @@ class Transcript(Protocol):
         """Calls of the last assistant message that have no result: what an interrupted turn left."""
         ...
 
+    def settled(self) -> Sequence[tuple[ToolCall, str]]:
+        """Calls of that message that have a result, and its text."""
+        ...
+
     def shrink(self, limit: int | None) -> bool:
         """The model finds the history too long, and may have named the tokens that it takes.
 
@@ -110,6 +114,8 @@ class CallRunner:
         self._calls: Sequence[ToolCall] = transcript.pending()
         self._written: dict[tuple[str, str], ToolResult] = {}
         """What the `write` calls of this message came to: the same call twice in one message runs once."""
+        for call, text in transcript.settled() if self._calls else ():  # before the process was started anew
+            self._written[fingerprint(call)] = ToolResult(content=text)
         self.stop: Stop | None = None
         self.warnings: dict[str, None] = {}
         """What the user should know of the answers so far, each once."""
@@ -128,6 +134,7 @@ class CallRunner:
             self.warnings[FILTERED] = None
         response = self._with_fresh_ids(response)
         self._calls = response.tool_calls
+        self._written.clear()
         if self._calls:
             meta: dict[str, Any] = {"reasoning": response.reasoning} if response.reasoning else {}
             if response.finish == "length":
@@ -152,7 +159,6 @@ class CallRunner:
     async def run(self) -> AsyncIterator[ToolStarted | ToolFinished]:
         """Run the calls of one message: neighbouring reads side by side, everything else one by one."""
         calls, self._calls = self._calls, ()
-        self._written.clear()
         group: list[ToolCall] = []
         for call in calls:
             if risk_of(self._toolbox, call) == "read":
@@ -213,11 +219,12 @@ class CallRunner:
         if risk == "write" and key in self._written:
             return self._written[key]
         refusal = await self._gate.admit(call, risk)
-        if refusal is not None:
-            return ToolResult.failure(refusal)
-        result = await self._execute(tool, call.arguments)
+        refused = refusal is not None
+        result = ToolResult.failure(refusal or "") if refused else await self._execute(tool, call.arguments)
         if risk == "write":
             self._written[key] = result
+        if refused:
+            return result
         failpoints.hit("in-read-tool" if risk == "read" else "in-write-tool")
         return result
 

@@ -125,6 +125,9 @@ class _TaskTranscript:
     def messages(self) -> list[Message]:
         return self._window.fit(PERSONA, self._view, model=self._model)
 
+    def settled(self) -> Sequence[tuple[ToolCall, str]]:
+        return ()
+
     def pending(self) -> Sequence[ToolCall]:
         return ()
 

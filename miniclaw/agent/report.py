@@ -17,6 +17,10 @@ _SOON: Final = re.compile(
     re.IGNORECASE,
 )
 _SPAN: Final = re.compile(r"([\d.]+)\s*(ms|s|sec\w*|m|min\w*|h|hours?)(?![a-z])", re.IGNORECASE)
+MOST_CHARS: Final = 2_000
+"""What is read of a sentence; a server may repeat all that it was sent."""
+NAME_CHARS: Final = 100
+"""What is read of a code, a parameter's name or a time."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -47,7 +51,8 @@ def read_report(body: object) -> Report:
     """The report in a body of whatever shape."""
     outer: object = body[0] if isinstance(body, list) and body else body
     if not isinstance(outer, dict):
-        return Report(_text(outer) if isinstance(outer, str) and not outer.lstrip().startswith("<") else "")
+        is_said = isinstance(outer, str) and not outer.lstrip().startswith("<")
+        return Report(_text(outer)[:MOST_CHARS] if is_said else "")
     inner = outer.get("error") or outer.get("errors") or outer
     inner = inner[0] if isinstance(inner, list) and inner else inner
     fields = inner if isinstance(inner, dict) else outer
@@ -59,10 +64,10 @@ def read_report(body: object) -> Report:
         message = f"{param}: {detail[0].get('msg')}"
     code = fields.get("code") if fields.get("code") is not None else fields.get("status")
     return Report(
-        _text(message or detail or ""),
-        "" if code is None else _text(code),
-        _text(fields.get("type") or fields.get("status") or ""),
-        _text(param or ""),
+        _text(message or detail or "")[:MOST_CHARS],
+        "" if code is None else _text(code)[:NAME_CHARS],
+        _text(fields.get("type") or fields.get("status") or "")[:NAME_CHARS],
+        _text(param or "")[:NAME_CHARS],
         limit=whole_number(fields.get("n_ctx")),
         sent=whole_number(fields.get("n_prompt_tokens")),
         delay=_delay_in(fields),
@@ -95,7 +100,7 @@ def _delay_in(fields: Mapping[str, Any]) -> float | None:
     for detail in details if isinstance(details, list) else ():
         if isinstance(detail, dict) and isinstance(detail.get("retryDelay"), str):
             return _span(detail["retryDelay"])
-    found = _SOON.search(str(fields.get("message") or ""))
+    found = _SOON.search(str(fields.get("message") or "")[:MOST_CHARS])
     return _span(found[1]) if found else None
 
 
@@ -103,7 +108,7 @@ def _span(text: str) -> float | None:
     """Seconds of a text such as `1m30s`, `20ms` or `7`."""
     if (seconds := _float(text)) is not None:
         return seconds
-    parts = _SPAN.findall(text)
+    parts = _SPAN.findall(text[:NAME_CHARS])
     if not parts:
         return None
     return sum(

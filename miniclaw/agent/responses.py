@@ -120,9 +120,9 @@ class ResponsesAssembler:
         delta = delta if isinstance(delta, str) else ""
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
-                return self._answer.take(delta)
+                return self._answer.take(delta) or LLMChunk(hidden=len(delta))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
-                return self._answer.take("", delta)
+                return self._answer.take("", delta) or LLMChunk(hidden=len(delta))
             case "response.reasoning_summary_part.added" if event.get("summary_index"):
                 return self._answer.take("", "\n\n")
             case "response.output_item.added" | "response.output_item.done":

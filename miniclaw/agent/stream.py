@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any, Final
 
 from miniclaw.agent.answer import AnswerBuilder, cut_error
@@ -47,6 +48,8 @@ class ChatAssembler:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._details: list[dict[str, Any]] = []
+        self._parts: list[dict[str, list[str]]] = []
+        """Of each of them, the texts that come in pieces."""
         self._choice: object = None
         self._finish: str | None = None
         self._usage: dict[str, Any] | None = None
@@ -103,7 +106,10 @@ class ChatAssembler:
         if any(call.extra for call in calls):
             data["calls"] = [call.extra for call in calls]
         if self._details:
-            data["details"] = self._details
+            data["details"] = [
+                {**detail, **{key: "".join(pieces) for key, pieces in parts.items()}}
+                for detail, parts in zip(self._details, self._parts, strict=True)
+            ]
         raw = [(call.id, call.name, "".join(call.arguments)) for call in calls]
         return self._answer.finish(raw, self._finish, self._usage, data)
 
@@ -125,7 +131,8 @@ class ChatAssembler:
 
     def _take(self, delta: dict[str, Any]) -> LLMChunk | None:
         if len(delta) == 1 and isinstance(piece := delta.get("content"), str):
-            return self._answer.take(piece)  # as nearly all tokens come
+            # As nearly all tokens come; what is held back counts too.
+            return self._answer.take(piece) or (LLMChunk(hidden=len(piece)) if piece else None)
         parts, hidden = delta.get("tool_calls"), 0
         if isinstance(legacy := delta.get("function_call"), dict):
             parts = [{"function": legacy}]
@@ -143,36 +150,31 @@ class ChatAssembler:
             hidden += len(str(details)) - len(details_text)
         if isinstance(refusal := delta.get("refusal"), str):
             text += refusal
-        chunk = self._answer.take(text, reasoning if isinstance(reasoning, str) and reasoning else thought)
-        return (
-            LLMChunk(chunk.text if chunk else "", chunk.reasoning if chunk else "", hidden=hidden)
-            if hidden
-            else chunk
-        )
+        if not isinstance(reasoning, str) or not reasoning:
+            reasoning = thought
+        chunk = self._answer.take(text, reasoning) or LLMChunk()
+        hidden += max(0, len(text) + len(reasoning) - len(chunk.text) - len(chunk.reasoning))
+        return replace(chunk, hidden=hidden) if hidden or chunk.text or chunk.reasoning else None
 
     def _take_details(self, details: list[Any]) -> str:
         """Keep structured thoughts, which go back as they came, with the pieces of each put together."""
-        shown = ""
+        shown: list[str] = []
         for detail in details:
             if not isinstance(detail, dict) or len(self._details) >= MOST_DETAILS:
                 continue
             text = detail.get("text") or detail.get("summary")
-            shown += text if isinstance(text, str) else ""
+            shown.append(text if isinstance(text, str) else "")
             last = self._details[-1] if self._details else {}
             same = all(last.get(key) == detail.get(key) for key in ("index", "type"))
             if not self._details or not same or detail.get("index") is None:
-                self._details.append(dict(detail))
-                continue
+                self._details.append({})
+                self._parts.append({})
             for key, value in detail.items():
-                is_text = key in {"text", "summary", "data"} and isinstance(value, str)
-                last[key] = (
-                    (last.get(key) or "") + value
-                    if is_text
-                    else value
-                    if value is not None
-                    else last.get(key)
-                )
-        return shown
+                if key in {"text", "summary", "data"} and isinstance(value, str):
+                    self._parts[-1].setdefault(key, []).append(value)
+                elif value is not None or key not in self._details[-1]:
+                    self._details[-1][key] = value
+        return "".join(shown)
 
     def _take_call(self, part: dict[str, Any], taken: list[_Call]) -> _Call | None:
         """Take a piece of a call; `taken` are the calls of which this chunk held a piece before."""

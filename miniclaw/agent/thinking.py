@@ -25,6 +25,8 @@ class ThinkSplitter:
         self._where: Literal["start", "inside", "behind", "text"] = "start"
         self._held = ""
         """What may be a tag, or blanks that may not belong to what is shown."""
+        self._blanks: list[str] = []
+        """Blanks behind that: they decide nothing, and there may be very many."""
         self._close = ""
         self._has_thought = False
 
@@ -35,7 +37,11 @@ class ThinkSplitter:
 
     def feed(self, piece: str) -> tuple[str, str]:
         """Take a piece; returns what is text and what is thought of what can be told by now."""
-        self._held += piece
+        if piece.isspace():
+            self._blanks.append(piece)
+            return "", ""
+        self._held += "".join((*self._blanks, piece))
+        self._blanks.clear()
         thought = ""
         if self._where == "start":
             start = self._held.lstrip()
@@ -53,7 +59,8 @@ class ThinkSplitter:
     def finish(self) -> tuple[str, str]:
         """What was still held back; a block that never ends is all thought."""
         where, self._where = self._where, "text"
-        held = self._take_all()
+        held = self._take_all() + "".join(self._blanks)
+        self._blanks.clear()
         return (held, "") if where == "start" else ("", self._strip(held))
 
     def _take_thought(self) -> str:

@@ -14,7 +14,7 @@ from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session, Turn
 
-__all__ = ["SessionTranscript", "fingerprint", "parse_raw_call", "pending_calls"]
+__all__ = ["SessionTranscript", "fingerprint", "parse_raw_call", "pending_calls", "settled_calls"]
 
 
 class SessionTranscript:
@@ -52,6 +52,10 @@ class SessionTranscript:
         """Calls without a result at the end of what an earlier attempt stored."""
         return pending_calls(self._steps)
 
+    def settled(self) -> list[tuple[ToolCall, str]]:
+        """Calls of that message whose results an earlier attempt stored."""
+        return settled_calls(self._steps)
+
     def shrink(self, limit: int | None) -> bool:
         """Let the window of this model be smaller from now on."""
         return self._window.lower(self._model, limit, self.messages)
@@ -79,6 +83,14 @@ def pending_calls(steps: Sequence[Entry]) -> list[ToolCall]:
             left = [call for call in calls if call.id not in answered]
             return [replace(call, arguments=None) for call in left] if (entry.meta or {}).get("cut") else left
     return []
+
+
+def settled_calls(steps: Sequence[Entry]) -> list[tuple[ToolCall, str]]:
+    """Calls of the last assistant message that have a result, and its text."""
+    results = {step.message["tool_call_id"]: step.message for step in steps if step.message["role"] == "tool"}
+    asked = [step.message for step in steps if step.message["role"] == "assistant"][-1:]
+    calls = [parse_raw_call(raw) for message in asked for raw in message.get("tool_calls") or ()]
+    return [(call, str(results[call.id]["content"])) for call in calls if call.id in results]
 
 
 def parse_raw_call(raw: Message) -> ToolCall:

@@ -11,7 +11,7 @@ from miniclaw.agent.config import AgentConfig
 from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ToolCall
 from miniclaw.agent.runtime import AgentRuntime, Finished
-from miniclaw.agent.transcript import pending_calls
+from miniclaw.agent.transcript import pending_calls, settled_calls
 from miniclaw.errors import ModelError
 from miniclaw.session.history import legal
 from miniclaw.session.models import Entry
@@ -116,6 +116,9 @@ class Steps:
 
     def messages(self) -> list[Message]:
         return legal(self.steps)
+
+    def settled(self) -> list[tuple[ToolCall, str]]:
+        return settled_calls([Entry("t", number, step) for number, step in enumerate(self.steps)])
 
     def pending(self) -> list[ToolCall]:
         return pending_calls([Entry("t", number, step) for number, step in enumerate(self.steps)])
