@@ -12,6 +12,7 @@ MiniClawError
 ├── SkillError              a skill file is not usable; carries file and line
 ├── MemoryStoreError        a memory, its id or its scope was refused, or its file could not be read or written
 ├── MCPError                a JSON-RPC error of an MCP peer; carries its code
+│   └── MCPUnavailable      an MCP server cannot be reached, died or gave no answer
 └── DeliveryError           a channel could not send; says whether sending again can help
 """
 
@@ -114,6 +115,20 @@ class MCPError(MiniClawError):
         super().__init__(message)
         self.code = code
         self.data = data
+
+
+class MCPUnavailable(MCPError):
+    """An MCP server cannot be reached, died, or gave no answer; another try later may help.
+
+    Attributes:
+        status: the HTTP status that said so, where one did.
+        needs_login: the operator must log in first; trying again cannot help.
+    """
+
+    def __init__(self, message: str, *, status: int | None = None, needs_login: bool = False) -> None:
+        super().__init__(-32603, message)
+        self.status = status
+        self.needs_login = needs_login
 
 
 class DeliveryError(MiniClawError):

@@ -195,10 +195,7 @@ def main() -> int:
             if args.only in (None, "server"):
                 good &= judge_server(peers, revision, out / f"server-{revision}")
             if args.only in (None, "client"):
-                if (INTEROP / "mcp_fixture_client.py").exists():
-                    good &= judge_client(peers, revision, out / f"client-{revision}")
-                else:
-                    print(f"client {revision}: there is no fixture client yet")
+                good &= judge_client(peers, revision, out / f"client-{revision}")
         if args.only in (None, "sdk"):
             good &= judge_sdk(peers, out / "home")
     return 0 if good else 1

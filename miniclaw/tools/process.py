@@ -15,7 +15,7 @@ from typing import Final
 
 from miniclaw.errors import ToolError
 
-__all__ = ["Finished", "clean_environment", "run_program"]
+__all__ = ["Finished", "clean_environment", "end_program", "run_program"]
 
 _PASSED_ON: Final = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "SSL_CERT_FILE", "SYSTEMROOT")
 """All that a child gets of our environment; everything else may be a secret."""
@@ -95,13 +95,13 @@ async def _watch(
     except TimeoutError:
         reason = f"it took more than {seconds:g} s"
     finally:
-        _kill(process.pid)
+        end_program(process.pid)
         await asyncio.wait({reading, ending}, timeout=LAST_WORDS)
         reading.cancel()
     return f"it wrote more than {max_bytes:,} bytes" if len(output) > max_bytes else reason
 
 
-def _kill(top: int) -> None:
+def end_program(top: int) -> None:
     """End a program, its group and what left the group."""
     left = _below(top)
     with contextlib.suppress(ProcessLookupError):
@@ -168,7 +168,7 @@ async def _spawn(
         return await asyncio.shield(starting)
     except asyncio.CancelledError:
         process = await starting
-        _kill(process.pid)
+        end_program(process.pid)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), LAST_WORDS)
         raise

@@ -1,0 +1,278 @@
+"""Logs in at a server: OAuth 2.1 with PKCE, and keeps what it got.
+
+Rules are those of https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+from miniclaw.errors import MCPUnavailable
+from miniclaw.mcp.client.oauth_metadata import (
+    Challenge,
+    LoginServer,
+    Resource,
+    fetch_json,
+    find_login_server,
+    find_resource,
+)
+
+__all__ = ["Consent", "OAuth", "OAuthClient"]
+
+EARLY_SECONDS: Final = 30.0
+"""How long before its end a token is no more used."""
+
+
+class Consent(Protocol):
+    """Shows the user a page to log in at, and catches where the browser is sent then."""
+
+    redirect_uri: str
+
+    async def ask(self, url: str) -> str:
+        """The address that the browser was sent to.
+
+        Raises:
+            MCPUnavailable: nobody logged in.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthClient:
+    """What the operator sets of our side of a login.
+
+    Attributes:
+        client_id: where the operator registered us by hand.
+        client_secret: the same.
+        metadata_url: a document about us that serves as the id where the server takes such.
+        scope: asked for instead of what the server names.
+    """
+
+    client_id: str = ""
+    client_secret: str = ""
+    metadata_url: str = ""
+    scope: str = ""
+
+
+class OAuth:
+    """The `Authorizer` of one server.
+
+    Args:
+        url: the server.
+        kept: what is known from former runs, and is kept for later ones: JSON, secret.
+        consent: asks the user; `None` = nobody is there, so a login fails with the advice how to do it.
+        client: what the operator set.
+        advice: how the operator logs in.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        kept: MutableMapping[str, Any],
+        consent: Consent | None = None,
+        client: OAuthClient | None = None,
+        advice: str = "log in to it first",
+    ) -> None:
+        self._url = url
+        self._kept = kept
+        self._consent = consent
+        self._client = client or OAuthClient()
+        self._advice = advice
+        self._asked: set[str] = set()
+        self._lock = asyncio.Lock()
+
+    async def token(self) -> str | None:
+        """The token to send; one that is about to end is renewed first."""
+        tokens = self._kept.get("tokens") or {}
+        if tokens.get("expires_at", float("inf")) > time.time() + EARLY_SECONDS:
+            return tokens.get("access_token")
+        async with self._lock:
+            if self._kept.get("tokens") == tokens:
+                await self._renew()
+        return (self._kept.get("tokens") or {}).get("access_token")
+
+    async def refused(self, status: int, challenges: list[str], token: str | None) -> bool:
+        """Get another token: by renewal where one ended, by a login where more is wanted."""
+        challenge = Challenge.read(challenges)
+        if status == 403 and challenge.error != "insufficient_scope":
+            return False
+        async with self._lock:
+            tokens = self._kept.get("tokens") or {}
+            if token is not None and tokens.get("access_token") not in (None, token):
+                return True  # another request has got it meanwhile
+            resource = await find_resource(self._url, challenge)
+            server = await find_login_server(resource)
+            if server.issuer != self._kept.get("issuer"):
+                self._kept.clear()  # what one server gave is nothing to another
+                self._kept["issuer"] = server.issuer
+                self._asked.clear()
+            elif status == 401 and token is not None and await self._renew(server, resource):
+                return True
+            scopes = self._scopes(status, challenge, resource, server)
+            if status == 403 and scopes <= self._asked:
+                return False  # it was asked for and not given
+            await self._log_in(server, resource, scopes)
+            return True
+
+    def _scopes(self, status: int, challenge: Challenge, resource: Resource, server: LoginServer) -> set[str]:
+        wanted = self._client.scope or challenge.scope or " ".join(resource.scopes or ())
+        scopes = set(wanted.split())
+        if status == 403:
+            granted = str((self._kept.get("tokens") or {}).get("scope", ""))
+            scopes |= self._asked | set(granted.split())
+        if "offline_access" in server.scopes:
+            scopes.add("offline_access")
+        return scopes
+
+    # --- the steps ----------------------------------------------------------------------------------------
+
+    async def _log_in(self, server: LoginServer, resource: Resource, scopes: set[str]) -> None:
+        if self._consent is None:
+            raise MCPUnavailable(f"The server wants a login: {self._advice}.", needs_login=True)
+        client = await self._register(server, self._consent.redirect_uri)
+        verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
+        digest = hashlib.sha256(verifier.encode()).digest()
+        query = {
+            "response_type": "code",
+            "client_id": client["client_id"],
+            "redirect_uri": self._consent.redirect_uri,
+            "state": state,
+            "code_challenge": base64.urlsafe_b64encode(digest).rstrip(b"=").decode(),
+            "code_challenge_method": "S256",
+            "resource": resource.id,
+        }
+        if scopes:
+            query["scope"] = " ".join(sorted(scopes))
+        self._asked |= scopes
+        joint = "&" if urlsplit(server.authorize).query else "?"
+        answer = await self._consent.ask(f"{server.authorize}{joint}{urlencode(query)}")
+        form = {
+            "grant_type": "authorization_code",
+            "code": _code(answer, state, server),
+            "redirect_uri": self._consent.redirect_uri,
+            "code_verifier": verifier,
+            "resource": resource.id,
+        }
+        tokens = await self._ask_token(server, client, form)
+        if "access_token" not in tokens:
+            raise MCPUnavailable(f"{server.issuer} gave no token: {_reason(tokens)}.")
+        self._keep(server, resource, tokens, scopes)
+
+    async def _register(self, server: LoginServer, redirect_uri: str) -> Mapping[str, Any]:
+        """Our id at the authorization server: the operator's, that of a document, or a new one."""
+        if self._client.client_id:
+            secret = self._client.client_secret
+            return {"client_id": self._client.client_id, **({"client_secret": secret} if secret else {})}
+        if server.takes_documents and self._client.metadata_url:
+            return {"client_id": self._client.metadata_url, "token_endpoint_auth_method": "none"}
+        known = self._kept.get("client")
+        if known and known.get("redirect_uri") == redirect_uri:
+            return dict(known)
+        if not server.register:
+            raise MCPUnavailable(
+                f"{server.issuer} registers nobody by itself; register there and set `oauth.clientId`.",
+                needs_login=True,
+            )
+        about = {
+            "client_name": "miniclaw",
+            "redirect_uris": [redirect_uri],
+            "grant_types": ["authorization_code", "refresh_token"],
+            "response_types": ["code"],
+            "application_type": "native",
+            "token_endpoint_auth_method": _method(server, has_secret=True),
+        }
+        made = await fetch_json(server.register, body=about) or {}
+        if not isinstance(made.get("client_id"), str):
+            raise MCPUnavailable(f"{server.issuer} did not register us: {_reason(made)}.")
+        client = {**made, "redirect_uri": redirect_uri}
+        self._kept["client"] = client
+        return client
+
+    async def _renew(self, server: LoginServer | None = None, resource: Resource | None = None) -> bool:
+        """Another token for the refresh token, if there is one that is still good."""
+        tokens = self._kept.get("tokens") or {}
+        refresh = tokens.get("refresh_token")
+        client = await self._known_client()
+        self._kept.pop("tokens", None)
+        if not refresh or client is None:
+            return False
+        resource = resource or await find_resource(self._url, Challenge())
+        server = server or await find_login_server(resource)
+        if server.issuer != self._kept.get("issuer"):
+            return False
+        form = {"grant_type": "refresh_token", "refresh_token": refresh, "resource": resource.id}
+        renewed = await self._ask_token(server, client, form)
+        if "access_token" not in renewed:
+            return False
+        self._keep(server, resource, {"refresh_token": refresh, **renewed}, set())
+        return True
+
+    async def _known_client(self) -> Mapping[str, Any] | None:
+        if self._client.client_id:
+            return {"client_id": self._client.client_id, "client_secret": self._client.client_secret}
+        if self._client.metadata_url and "client" not in self._kept:
+            return {"client_id": self._client.metadata_url}
+        known: Mapping[str, Any] | None = self._kept.get("client")
+        return known
+
+    async def _ask_token(
+        self, server: LoginServer, client: Mapping[str, Any], form: dict[str, str]
+    ) -> dict[str, Any]:
+        client_id, secret = str(client["client_id"]), str(client.get("client_secret") or "")
+        method = client.get("token_endpoint_auth_method") or _method(server, has_secret=bool(secret))
+        headers = {}
+        if secret and method == "client_secret_basic":
+            pair = f"{quote(client_id, safe='')}:{quote(secret, safe='')}"
+            headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        else:
+            form = {**form, "client_id": client_id}
+            if secret and method == "client_secret_post":
+                form["client_secret"] = secret
+        return await fetch_json(server.token, form=form, headers=headers) or {}
+
+    def _keep(
+        self, server: LoginServer, resource: Resource, tokens: Mapping[str, Any], scopes: set[str]
+    ) -> None:
+        kept = {name: tokens[name] for name in ("access_token", "refresh_token", "scope") if name in tokens}
+        kept.setdefault("scope", " ".join(sorted(scopes)))
+        seconds = tokens.get("expires_in")
+        if isinstance(seconds, int | float):
+            kept["expires_at"] = time.time() + seconds
+        self._kept["issuer"] = server.issuer
+        self._kept["tokens"] = kept
+
+
+def _method(server: LoginServer, *, has_secret: bool) -> str:
+    """How we say who we are at the token endpoint: the safest way that both sides can."""
+    ways = ("client_secret_basic", "client_secret_post", "none") if has_secret else ("none",)
+    return next((way for way in ways if way in server.auth_methods), ways[0])
+
+
+def _code(answer: str, state: str, server: LoginServer) -> str:
+    """The code in the address that the browser was sent to.
+
+    Raises:
+        MCPUnavailable: it is not the answer to our question, or a refusal.
+    """
+    found = {name: values[0] for name, values in parse_qs(urlsplit(answer).query).items()}
+    if not secrets.compare_digest(found.get("state", "").encode(), state.encode()):
+        raise MCPUnavailable("The answer to the login is not to ours; log in again.")
+    issuer = found.get("iss")
+    if issuer != server.issuer and (issuer is not None or server.names_itself):
+        raise MCPUnavailable(f"The answer to the login is not of {server.issuer}; nothing was sent to it.")
+    if "code" not in found:
+        raise MCPUnavailable(f"The login was refused: {_reason(found)}.")
+    return found["code"]
+
+
+def _reason(found: Mapping[str, Any]) -> str:
+    return str(found.get("error_description") or found.get("error") or "no reason was given")[:300]

@@ -1,0 +1,212 @@
+"""Finds out where and how to log in at an MCP server.
+
+Rules are those of https://modelcontextprotocol.io/specification/2026-07-28/basic/authorization, RFC 9728
+(protected resources), RFC 8414 and OpenID Connect Discovery (authorization servers).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from miniclaw.errors import MCPUnavailable
+
+__all__ = ["Challenge", "LoginServer", "Resource", "fetch_json", "find_login_server", "find_resource"]
+
+MOST_BYTES: Final = 1024 * 1024
+SECONDS: Final = 20.0
+_PARAMETER: Final = re.compile(r'([a-zA-Z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What `WWW-Authenticate: Bearer …` says."""
+
+    metadata: str = ""
+    scope: str = ""
+    error: str = ""
+
+    @classmethod
+    def read(cls, headers: list[str]) -> Challenge:
+        """The first `Bearer` challenge; an empty one where there is none."""
+        for header in headers:
+            if header[:6].lower() == "bearer":
+                found = {
+                    m[1]: re.sub(r"\\(.)", r"\1", m[2] or m[3] or "") for m in _PARAMETER.finditer(header)
+                }
+                return cls(found.get("resource_metadata", ""), found.get("scope", ""), found.get("error", ""))
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What the server says of itself, or what is taken for granted where it says nothing."""
+
+    id: str
+    issuer: str
+    scopes: tuple[str, ...] | None = None
+    is_stated: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginServer:
+    """An authorization server."""
+
+    issuer: str
+    authorize: str
+    token: str
+    register: str = ""
+    auth_methods: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ()
+    takes_documents: bool = False
+    """Whether a client's id may be the URL of a document about it."""
+    names_itself: bool = False
+    """Whether it says in its answer who it is (RFC 9207)."""
+
+
+async def find_resource(url: str, challenge: Challenge) -> Resource:
+    """What a server needs of a token.
+
+    Raises:
+        MCPUnavailable: it says that it is another one.
+    """
+    parts = urlsplit(url)
+    origin = f"{parts.scheme}://{parts.netloc}"
+    well_known = f"{origin}/.well-known/oauth-protected-resource"
+    path = parts.path.rstrip("/")
+    places = [challenge.metadata] if challenge.metadata else [well_known + path, well_known]
+    for place in dict.fromkeys(places):
+        found = await fetch_json(place)
+        servers = found.get("authorization_servers") if found else None
+        if not found or not isinstance(servers, list) or not servers:
+            continue
+        said = str(found.get("resource", ""))
+        if not _covers(said, url):
+            raise MCPUnavailable(
+                f"The server at {url} says that it is {said[:200]}; nothing is sent to such a login."
+            )
+        scopes = found.get("scopes_supported")
+        return Resource(said, str(servers[0]), tuple(map(str, scopes)) if isinstance(scopes, list) else None)
+    return Resource(origin + path, origin, None, is_stated=False)
+
+
+def _covers(resource: str, url: str) -> bool:
+    """Whether a resource is the URL, or a part of its path that the URL lies in."""
+    mine, its = urlsplit(url), urlsplit(resource)
+    if (mine.scheme, mine.netloc.lower()) != (its.scheme.lower(), its.netloc.lower()):
+        return False
+    return (mine.path.rstrip("/") + "/").startswith(its.path.rstrip("/") + "/")
+
+
+async def find_login_server(resource: Resource) -> LoginServer:
+    """The authorization server of a resource.
+
+    Raises:
+        MCPUnavailable: there is none that can be used.
+    """
+    issuer = resource.issuer
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    places = [f"{origin}/.well-known/oauth-authorization-server{path}"]
+    places.append(f"{origin}/.well-known/openid-configuration{path}")
+    if path:
+        places.append(f"{origin}{path}/.well-known/openid-configuration")
+    for place in places:
+        found = await fetch_json(place)
+        if found is not None:
+            return _login_server(issuer, found)
+    if resource.is_stated:
+        raise MCPUnavailable(f"{issuer} says nothing of how to log in.")
+    return LoginServer(  # revision 2025-03-26: fixed places where nothing is said
+        issuer=issuer,
+        authorize=f"{origin}/authorize",
+        token=f"{origin}/token",
+        register=f"{origin}/register",
+    )
+
+
+def _login_server(issuer: str, found: Mapping[str, Any]) -> LoginServer:
+    said = str(found.get("issuer", ""))
+    if said.removesuffix("/") != issuer.removesuffix("/"):
+        raise MCPUnavailable(f"{issuer} says that it is {said[:200]}; nothing is sent to such a login.")
+    if "S256" not in (found.get("code_challenge_methods_supported") or ()):
+        raise MCPUnavailable(f"{issuer} does not protect its codes (PKCE with S256), so it is not used.")
+    urls = {
+        name: str(found.get(f"{name}_endpoint") or "") for name in ("authorization", "token", "registration")
+    }
+    for url in filter(None, urls.values()):
+        _check_url(url)
+    if not urls["authorization"] or not urls["token"]:
+        raise MCPUnavailable(f"{issuer} names no place to log in.")
+    methods, scopes = found.get("token_endpoint_auth_methods_supported"), found.get("scopes_supported")
+    return LoginServer(
+        issuer=said,
+        authorize=urls["authorization"],
+        token=urls["token"],
+        register=urls["registration"],
+        auth_methods=tuple(map(str, methods)) if isinstance(methods, list) else ("client_secret_basic",),
+        scopes=tuple(map(str, scopes)) if isinstance(scopes, list) else (),
+        takes_documents=found.get("client_id_metadata_document_supported") is True,
+        names_itself=found.get("authorization_response_iss_parameter_supported") is True,
+    )
+
+
+def _check_url(url: str) -> None:
+    """Secrets go over TLS, or stay on this machine."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        is_local = ip_address(host).is_loopback
+    except ValueError:
+        is_local = host == "localhost"
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
+        raise MCPUnavailable(f"{url[:200]} is not https, so no login is sent there.")
+
+
+async def fetch_json(
+    url: str,
+    *,
+    form: Mapping[str, str] | None = None,
+    body: Mapping[str, Any] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> dict[str, Any] | None:
+    """The JSON object at a URL, or that a form or a body sent there gives; `None` when it is not there.
+
+    An error of OAuth is an object too, with `error` in it.
+
+    Raises:
+        MCPUnavailable: the place cannot be reached, or is not safe.
+    """
+    _check_url(url)
+    verb = "GET" if form is None and body is None else "POST"
+    timeout = aiohttp.ClientTimeout(total=SECONDS)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=True) as http,
+            http.request(
+                verb,
+                url,
+                data=form,
+                json=body,
+                headers={"Accept": "application/json", **(headers or {})},
+                allow_redirects=verb == "GET",
+            ) as response,
+        ):
+            raw = await response.content.read(MOST_BYTES)
+            status = response.status
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise MCPUnavailable(f"{url[:200]} cannot be reached: {error or type(error).__name__}.") from error
+    try:
+        value = json.loads(raw)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or (status >= 400 and verb == "GET"):
+        return None
+    return value if status < 400 else {"error": "failed", **value}
