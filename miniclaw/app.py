@@ -166,7 +166,8 @@ class MiniClaw:
         )
         self.sessions, self.turns, self.outbox = core.sessions, core.turns, core.outbox
         self.memory, self.skills, self.registry = core.memory, core.skills, core.registry
-        self.desk, self.traces = core.desk, core.traces
+        self.desk, self.traces, self.servers = core.desk, core.traces, core.servers
+        await self.servers.start()
         self._build_road(core)
         await self._build_channels(core)
         for channel in self.channels.values():
@@ -319,6 +320,8 @@ class MiniClaw:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        if hasattr(self, "servers"):
+            await self.servers.stop()
         if self._given_provider is None and hasattr(self, "provider"):
             await self.provider.close()
         await self._db.close()

@@ -21,6 +21,7 @@ from miniclaw.db import Database
 from miniclaw.errors import ConfigError
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.identity import Identities
+from miniclaw.mcp.client.servers import Servers
 from miniclaw.memory.conversations import ConversationIndex
 from miniclaw.memory.embeddings import LOCAL, EndpointEmbeddings, LocalEmbeddings, MeaningIndex
 from miniclaw.memory.long_term import LongTermMemory
@@ -99,6 +100,7 @@ def build_core(
         memory=memory,
         skills=skills,
         registry=registry,
+        servers=Servers(data_dir, registry),
         provider=provider,
         push=push,
     )

@@ -29,6 +29,7 @@ _LISTS: Final = {
     "sessions": ("sessions", "{session_id}  {title}"),
     "tools": ("tools", "{name}: {description}"),
     "help": ("commands", "/{name}: {about}"),
+    "mcp": ("servers", "{name}: {state} {version} {error}"),
     "history": ("messages", "{role}: {content}"),
     "users": ("users", "{user_id} ({role})"),
 }

@@ -12,6 +12,7 @@ from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.identity import Identities
+from miniclaw.mcp.client.servers import Servers
 from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.session.manager import SessionManager
@@ -48,6 +49,7 @@ class Core:
     memory: LongTermMemory
     skills: SkillManager
     registry: ToolRegistry
+    servers: Servers
     provider: LLMProvider
     push: dict[str, Delivers]
     """Push channels by name; their answers become delivery rows. Filled before the first turn."""

@@ -19,7 +19,7 @@ __all__ = ["add_common", "main"]
 COMMANDS = {
     "serve": "run the gateway, the web chat and the HTTP API",
     "chat": "talk in the terminal",
-    "mcp": "serve the tools to MCP clients",
+    "mcp": "serve the tools to MCP clients; list, check and log in at MCP servers",
     "doctor": "check everything, and say how to mend it",
     "memory": "see, search, change, export and wipe what is remembered",
     "skills": "list skills, show one, check a file",

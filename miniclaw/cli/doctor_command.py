@@ -13,7 +13,7 @@ import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from miniclaw.errors import ConfigError, ModelError
 from miniclaw.schema import SCHEMA, SCHEMA_VERSION
@@ -79,6 +79,7 @@ def _checks(loaded: LoadedSettings, public_url: str | None) -> Iterator[Check]:
     yield from _database(loaded.data_dir / "miniclaw.db")
     yield from _ports(loaded)
     yield from _model(loaded)
+    yield from _mcp(loaded)
     from miniclaw.cli.doctor_webhooks import look
 
     yield from look(loaded.settings.channels, public_url)
@@ -175,6 +176,29 @@ def _model(loaded: LoadedSettings) -> Iterator[Check]:
 
     run_async(look())
     yield from found
+
+
+def _mcp(loaded: LoadedSettings) -> Iterator[Check]:
+    from miniclaw.cli.mcp_servers import server_rows
+    from miniclaw.cli.start import run_async
+
+    rows: list[dict[str, Any]] = []
+
+    async def look() -> int:
+        rows.extend(await server_rows(loaded))
+        return 0
+
+    try:
+        run_async(look())
+    except ConfigError as error:
+        yield Check("mcp", "warning", str(error), "look at `miniclaw mcp list`")
+    for row in rows:
+        name, tools = row["name"], f"{len(row['tools'])} tools"
+        if row["state"] in ("ready", "off"):
+            yield Check("mcp", "ok", f"{name}: {tools if row['state'] == 'ready' else 'switched off'}")
+        else:
+            advice = f"try `miniclaw mcp check {name}`"
+            yield Check("mcp", "warning", f"{name}: {row['error'] or 'it does not answer yet'}", advice)
 
 
 async def _try_model(provider: LLMProvider) -> Check:

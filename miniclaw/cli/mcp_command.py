@@ -1,4 +1,4 @@
-"""`miniclaw mcp serve`: the agent and its tools for Claude Desktop, Cursor and other MCP clients."""
+"""`miniclaw mcp`: serve the agent and its tools to MCP clients, and look after the MCP servers that are used."""
 
 from __future__ import annotations
 
@@ -25,10 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     serve.add_argument("--http", action="store_true", help="serve Streamable HTTP at /mcp instead")
     serve.add_argument("--host", help="with --http: address to listen on (default 127.0.0.1)")
     serve.add_argument("--port", type=int, help="with --http: port (default 8080; 0 = any free one)")
+    listing = actions.add_parser("list", help="list the servers of mcp.json and how they are")
+    listing.add_argument("--json", action="store_true", help="print one JSON list")
+    checking = actions.add_parser("check", help="connect to one of them and list what it offers")
+    login = actions.add_parser("login", help="log in at one of them, with your browser")
+    for action in (checking, login):
+        action.add_argument("name")
+    for action in (listing, checking, login):
+        add_common(action, nested=True)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve on stdio until standard input ends, or on HTTP until a signal says stop."""
+    """Serve on stdio until standard input ends, or on HTTP until a signal says stop; or see to the servers."""
+    if args.action != "serve":
+        return _run_servers(args)
     if args.http:
         return _run_http(args)
     from miniclaw.mcp.stdio import take_stdio
@@ -40,6 +50,18 @@ def run(args: argparse.Namespace) -> int:
     loaded = load(args)
     set_up_logging(loaded, default="warning")
     return asyncio.run(_serve_stdio(loaded, source, target))
+
+
+def _run_servers(args: argparse.Namespace) -> int:
+    from miniclaw.cli import mcp_servers
+    from miniclaw.cli.start import load, run_async, set_up_logging
+
+    loaded = load(args)
+    set_up_logging(loaded, default="error")
+    if args.action == "list":
+        return run_async(mcp_servers.show(loaded, as_json=args.json))
+    action = mcp_servers.check if args.action == "check" else mcp_servers.login
+    return run_async(action(loaded, args.name))
 
 
 async def _serve_stdio(loaded: LoadedSettings, source: int, target: int) -> int:

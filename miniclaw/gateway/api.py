@@ -69,6 +69,7 @@ class Api:
             ("GET", "/api/sessions/{id}/messages", self.messages),
             *MemoryApi(self._c.memory).table(),
             ("GET", "/api/tools", self.tools),
+            ("GET", "/api/mcp", self.mcp),
             ("GET", "/api/skills", self.skills),
             ("GET", "/api/skills/{name}", self.skill),
             ("GET", "/api/usage", self.usage),
@@ -161,6 +162,11 @@ class Api:
         """The tools."""
         is_admin = self._c.identities.is_admin(user_of(request))
         return json_response(tools_view(self._c.registry, self._c.registry.source, is_admin))
+
+    async def mcp(self, request: web.Request) -> web.Response:
+        """The MCP servers and how they are, for admins."""
+        is_admin = self._c.identities.is_admin(user_of(request))
+        return json_response({"servers": self._c.servers.status() if is_admin else []})
 
     async def skills(self, request: web.Request) -> web.Response:
         """The skills."""

@@ -126,6 +126,13 @@ class Tools(Args):
     action: Literal["list", "reload"] = "list"
 
 
+class Mcp(Args):
+    """Only list the MCP servers; read `mcp.json` anew; switch one on or off."""
+
+    action: Literal["list", "reload", "enable", "disable"] = "list"
+    name: str = Field(default="", max_length=200)
+
+
 class Users(Args):
     """What an admin does with users; `person` and its place are for `link`, a code as `person` for `pair`."""
 
@@ -182,6 +189,9 @@ COMMANDS: Final[dict[str, Command]] = {
     "skills": Command(
         Skills, "lists the skills; NAME switches one on in this session, -NAME off", text="activate"
     ),
+    "mcp": Command(
+        Mcp, "lists the MCP servers; `reload`, `enable NAME`, `disable NAME` (admins)", text="action"
+    ),
     "stats": Command(Args, "shows the tokens that you used and their cost"),
     "memories": Command(Memories, "lists or searches your memories; `clear` removes all", text="query"),
     "remember": Command(Remember, "saves a memory", changes=True, text="content"),
@@ -211,6 +221,8 @@ def read_command(text: str) -> CommandPayload | None:
         args = {"deactivate": rest[1:].strip()}
     if word == "memories" and rest == "clear":
         args = {"action": "clear"}
+    if word == "mcp" and rest:
+        args = dict(zip(("action", "name"), rest.split(maxsplit=1), strict=False))
     if word == "approve" and rest:
         reference, *scope = rest.split()
         args = {"approval_id": reference, **({"scope": scope[0]} if scope else {})}

@@ -72,10 +72,8 @@ class Commands:
         assert isinstance(payload, CommandPayload)
         command = COMMANDS.get(payload.name)
         if command is None:
-            known = ", ".join(COMMANDS)
-            raise ProtocolError(
-                "unknown_command", f"There is no command `{payload.name}`; there are: {known}."
-            )
+            text = f"There is no command `{payload.name}`; there are: {', '.join(COMMANDS)}."
+            raise ProtocolError("unknown_command", text)
         args = validate(command, payload)
         inbound = await self._c.turns.identify(inbound)
         if command.queued:
@@ -154,8 +152,7 @@ class Commands:
 
     async def _seen(self, inbound: Inbound, args: InSession) -> dict[str, Any]:
         session = await self._session(inbound, args.session_id)
-        loaded = await self._c.sessions.get(session.session_id)
-        if loaded is not None:
+        if (loaded := await self._c.sessions.get(session.session_id)) is not None:
             await self._c.sessions.update(loaded, seen=now())
         return {"session_id": session.session_id}
 
@@ -181,8 +178,7 @@ class Commands:
             return False
         assert self._runner is not None
         self._runner.interrupt(turn_id)
-        withdrawn = self._mailbox.withdraw(turn_id, turn.session_id)
-        if withdrawn is not None:
+        if (withdrawn := self._mailbox.withdraw(turn_id, turn.session_id)) is not None:
             await self._runner.settle_cancelled(withdrawn)
         return True
 
@@ -206,6 +202,10 @@ class Commands:
             await self._c.registry.reload()
         is_admin = self._c.identities.is_admin(_user(inbound))
         return tools_view(self._c.registry, self._c.registry.source, is_admin)
+
+    async def _mcp(self, inbound: Inbound, args: Any) -> dict[str, Any]:
+        self._only_admin(inbound)
+        return await self._c.servers.act(args.action, args.name)
 
     async def _skills(self, inbound: Inbound, args: Skills) -> dict[str, Any]:
         session = None
@@ -234,8 +234,7 @@ class Commands:
     async def _users(self, inbound: Inbound, args: Users) -> dict[str, Any]:
         """Not remembered like other changes: a token must not stand in the database."""
         identities, user_id, told = self._c.identities, args.user_id, dict[str, Any]()
-        if not identities.is_admin(_user(inbound)):
-            raise ProtocolError("forbidden", "Only an admin may do that.")
+        self._only_admin(inbound)
         try:
             match args.action:
                 case "add":

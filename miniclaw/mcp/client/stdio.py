@@ -105,7 +105,7 @@ class StdioLink(Link):
         """Write a line; waits while the server reads nothing."""
         await self._writable.wait()
         if self.closed.done() or self._input is None or self._input.is_closing():
-            raise self.closed.result() if self.closed.done() else MCPUnavailable("The server was ended.")
+            raise await asyncio.shield(self.closed)  # it ends now, and is about to say why
         self._input.write(message + b"\n")
 
     async def close(self) -> None:

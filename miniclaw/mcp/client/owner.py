@@ -1,0 +1,259 @@
+"""One server's life, in one task: connect, offer the tools, wait, and begin again after a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from miniclaw.errors import ConfigError, MCPError, MCPUnavailable
+from miniclaw.mcp.client.client import MCPClient
+from miniclaw.mcp.client.config import ServerConfig
+from miniclaw.mcp.client.fit import fit_name
+from miniclaw.mcp.client.host import Host
+from miniclaw.mcp.client.link import Link
+from miniclaw.mcp.client.oauth import Consent, OAuth, OAuthClient
+from miniclaw.mcp.client.tokens import FILE as TOKENS
+from miniclaw.mcp.client.tokens import KeptTokens
+from miniclaw.mcp.client.tools import RemoteTool
+from miniclaw.tools.base import Tool
+from miniclaw.tools.context import ToolContext
+
+__all__ = ["Makes", "Owner", "Tools", "default_client", "link_of"]
+
+logger = logging.getLogger(__name__)
+
+Makes = Callable[..., MCPClient]
+State = Literal["off", "starting", "ready", "waiting", "login"]
+
+FIRST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+STEADY_SECONDS: Final = 30.0
+"""How long a server must have run for its next fall to count as the first."""
+SETTLE_SECONDS: Final = 0.1
+"""How long changes of a list are collected before it is read anew."""
+READY_SECONDS: Final = 10.0
+"""How long a call waits for a server that is just being started again."""
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Tools(Protocol):
+    """What is needed of a tool registry."""
+
+    def register(self, tool: Tool, /) -> None:
+        """Add a tool; `ConfigError` where its name is taken."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take one out."""
+        ...
+
+    def find(self, name: str) -> Tool | None:
+        """The one of that name."""
+        ...
+
+
+def default_client(make_link: Callable[[], Link], **options: Any) -> MCPClient:
+    """A client with these options."""
+    return MCPClient(make_link, **options)
+
+
+def link_of(name: str, config: ServerConfig, data_dir: Path, consent: Consent | None = None) -> Link:
+    """The link that a server's configuration asks for."""
+    if config.command:
+        from miniclaw.mcp.client.stdio import StdioLink
+
+        command = [config.command, *config.args]
+        return StdioLink(command, env=config.env, cwd=config.cwd, name=name)
+    from miniclaw.mcp.client.http import HttpLink
+
+    login = OAuthClient(**config.oauth.model_dump())
+    kept = KeptTokens(data_dir / TOKENS, config.url)
+    advice = f"run `miniclaw mcp login {name}`"
+    auth = OAuth(config.url, kept=kept, consent=consent, client=login, advice=advice)
+    is_own = any(header.lower() == "authorization" for header in config.headers)
+    return HttpLink(config.url, headers=config.headers, authorizer=None if is_own else auth)
+
+
+class Owner:
+    """Runs one server.
+
+    Attributes:
+        config: what it was made from.
+        tried: set when it was reached for the first time, or could not be.
+    """
+
+    def __init__(
+        self, name: str, config: ServerConfig, registry: Tools, host: Host, data_dir: Path, make: Makes
+    ) -> None:
+        self.config = config
+        self.tried = asyncio.Event()
+        self._name = name
+        self._registry = registry
+        self._host = host if config.roots is None else _with_roots(host, config.roots)
+        self._data_dir = data_dir
+        self._make = make
+        self._state: State = "off"
+        self._error = ""
+        self._restarts = -1
+        self._pause = FIRST_PAUSE
+        self._client: MCPClient | None = None
+        self._ready = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._listed: list[dict[str, Any]] = []
+        self._names: list[str] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, unless it is disabled."""
+        if self.config.disabled:
+            self.tried.set()
+            return
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"mcp {self._name}")
+
+    async def stop(self) -> None:
+        """End the server and take its tools out."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        self._state = "off"
+        self._offer([])
+
+    def status(self) -> dict[str, Any]:
+        """How it is."""
+        return {
+            "name": self._name,
+            "state": self._state,
+            "version": self._client.version if self._client is not None else "",
+            "tools": list(self._names),
+            "error": self._error,
+            "restarts": max(self._restarts, 0),
+        }
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], context: ToolContext | None
+    ) -> dict[str, Any]:
+        """Call a tool; a server that is just being started again is waited for."""
+        if self._client is None and self._state == "starting":
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ready.wait(), READY_SECONDS)
+        client = self._client
+        if client is None:
+            raise MCPUnavailable(f"It does not run: {self._error or 'it is being started'}")
+        try:
+            result = await client.call_tool(tool, arguments, progress=self._progress)
+        except MCPUnavailable as error:
+            self._error = str(error)
+            raise
+        if self._state == "ready":
+            self._error = ""
+        return result
+
+    def _progress(self, done: float, total: float | None, text: str) -> None:
+        logger.debug("%s: %g of %s %s", self._name, done, total, text)
+
+    async def _run(self) -> None:
+        told = ""
+        while True:
+            self._restarts += 1
+            self._state = "starting"
+            began = asyncio.get_running_loop().time()
+            try:
+                await self._once()
+            except (MCPError, ConfigError) as error:
+                self._error = str(error)
+                self._state = (
+                    "login" if isinstance(error, MCPUnavailable) and error.needs_login else "waiting"
+                )
+            except Exception as error:  # boundary: one server's fault is not the others'
+                logger.exception("MCP server %s broke its owner", self._name)
+                self._error, self._state = f"{type(error).__name__} inside miniclaw; see the log.", "waiting"
+            finally:
+                self._client = None
+                self._ready.clear()
+                self.tried.set()
+            if asyncio.get_running_loop().time() - began > STEADY_SECONDS:
+                self._pause = FIRST_PAUSE
+            level = logging.DEBUG if self._error == told else logging.WARNING
+            logger.log(level, "MCP server %s: %s It is tried again.", self._name, self._error)
+            told = self._error
+            await asyncio.sleep(self._pause * random.uniform(1.0, 1.2))
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+    async def _once(self) -> None:
+        """Connect, offer, and keep the list fresh until the connection ends; raises why it did."""
+        for root in self._host.roots:
+            with contextlib.suppress(OSError):
+                root.mkdir(parents=True, exist_ok=True)
+        config = self.config
+        async with self._make(
+            lambda: link_of(self._name, config, self._data_dir),
+            name=self._name,
+            era=config.era,
+            host=self._host,
+            start_seconds=config.start_seconds,
+            call_seconds=config.call_seconds,
+            changed=self._note,
+        ) as client:
+            self._offer(await client.list_tools())
+            self._client, self._state, self._error = client, "ready", ""
+            self._ready.set()
+            self.tried.set()
+            ended = asyncio.ensure_future(client.ended())
+            try:
+                while not ended.done():
+                    await self._until(ended)
+                    if not ended.done():
+                        self._offer(await client.list_tools())
+            finally:
+                self._client = None
+                ended.cancel()
+            raise ended.result()
+
+    async def _until(self, ended: asyncio.Future[MCPUnavailable]) -> None:
+        """Wait for a change of the list, or the end."""
+        changed = asyncio.ensure_future(self._changed.wait())
+        both: set[asyncio.Future[Any]] = {changed, ended}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        if not ended.done():
+            await asyncio.sleep(SETTLE_SECONDS)
+        self._changed.clear()
+
+    def _note(self, what: str) -> None:
+        if what == "tools":
+            self._changed.set()
+
+    def _offer(self, listed: Sequence[dict[str, Any]]) -> None:
+        """Put these tools in the place of the former ones, in one step."""
+        wanted = [tool for tool in listed if self._is_wanted(tool)]
+        if wanted == self._listed:
+            return
+        for name in self._names:
+            self._registry.remove(name)
+        self._listed, self._names = wanted, []
+        # Names that need no change come first, so that another's change cannot take them.
+        for tool in sorted(wanted, key=lambda tool: not _PLAIN.fullmatch(tool["name"])):
+            name = fit_name(self._name, tool["name"], lambda name: self._registry.find(name) is not None)
+            one = RemoteTool(self, name, server_name=self._name, listed=tool, is_trusted=self.config.trusted)
+            try:
+                self._registry.register(one)
+                self._names.append(name)
+            except ConfigError as error:
+                logger.error("MCP server %s: %s", self._name, error)
+
+    def _is_wanted(self, tool: Mapping[str, Any]) -> bool:
+        name = tool.get("name")
+        return isinstance(name, str) and (self.config.tools is None or name in self.config.tools)
+
+
+def _with_roots(host: Host, roots: Sequence[Path]) -> Host:
+    return Host(elicit=host.elicit, sample=host.sample, roots=tuple(roots))

@@ -1,0 +1,107 @@
+"""All configured servers: each has one task that connects, offers its tools, and begins again when it breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from miniclaw.errors import ConfigError, ProtocolError
+from miniclaw.mcp.client.config import FILE, read_servers, set_disabled
+from miniclaw.mcp.client.host import Host
+from miniclaw.mcp.client.owner import Makes, Owner, Tools, default_client
+
+__all__ = ["Servers"]
+
+logger = logging.getLogger(__name__)
+
+SETTLE_SECONDS: Final = 1.5
+"""How long a start waits for servers, so that the first turn has their tools; slow ones come later."""
+
+
+class Servers:
+    """Keeps a registry in step with the servers of `mcp.json`.
+
+    Args:
+        data_dir: where `mcp.json` and the tokens are.
+        registry: where the tools go.
+        host: answers what servers ask.
+        make: makes a client; tests give their own limits.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        registry: Tools,
+        *,
+        host: Host | None = None,
+        make: Makes = default_client,
+    ) -> None:
+        self._data_dir = data_dir
+        self._registry = registry
+        workspace = data_dir / "users" / "owner" / "workspace"
+        self._host = host or Host(roots=(workspace,))
+        self._make = make
+        self._owners: dict[str, Owner] = {}
+        self._broken: Mapping[str, str] = {}
+        self._changing = asyncio.Lock()
+
+    async def start(self, *, settle: float | None = None) -> None:
+        """Begin with all servers; a file that cannot be read is told in the log and by `status`."""
+        await self.reload()
+        if self._owners:
+            tried = [asyncio.ensure_future(owner.tried.wait()) for owner in self._owners.values()]
+            _, late = await asyncio.wait(tried, timeout=SETTLE_SECONDS if settle is None else settle)
+            for one in late:
+                one.cancel()
+        for name, error in self._broken.items():
+            logger.warning("MCP server %s: %s", name, error)
+
+    async def stop(self) -> None:
+        """End all servers."""
+        async with self._changing:
+            owners, self._owners = self._owners, {}
+            await asyncio.gather(*(owner.stop() for owner in owners.values()))
+
+    async def reload(self) -> None:
+        """Read the file anew: what changed is begun again, the rest goes on."""
+        async with self._changing:
+            try:
+                found = await asyncio.to_thread(read_servers, self._data_dir / FILE)
+            except ConfigError as error:
+                self._broken = {FILE: str(error)}
+                return
+            self._broken = found.broken
+            gone = [name for name, owner in self._owners.items() if found.servers.get(name) != owner.config]
+            await asyncio.gather(*(self._owners.pop(name).stop() for name in gone))
+            for name, config in found.servers.items():
+                if name not in self._owners:
+                    owner = Owner(name, config, self._registry, self._host, self._data_dir, self._make)
+                    self._owners[name] = owner
+                    owner.start()
+
+    async def act(self, action: str, name: str = "") -> dict[str, Any]:
+        """List the servers; before that `reload` the file, or `enable` or `disable` one, also for later runs.
+
+        Raises:
+            ProtocolError: there is no such server.
+        """
+        try:
+            if action in ("enable", "disable"):
+                disabled = action == "disable"
+                await asyncio.to_thread(set_disabled, self._data_dir / FILE, name, is_disabled=disabled)
+        except ConfigError as error:
+            raise ProtocolError("not_found", str(error)) from error
+        if action != "list":
+            await self.reload()
+        return {"servers": self.status()}
+
+    def status(self) -> list[dict[str, Any]]:
+        """One row a server: `name`, `state`, `version`, `tools`, `error`, and how often it was `restarted`."""
+        rows = [owner.status() for owner in self._owners.values()]
+        for name, error in self._broken.items():
+            row: dict[str, Any] = {"name": name, "state": "failed", "version": "", "tools": []}
+            rows.append({**row, "error": error, "restarts": 0})
+        return sorted(rows, key=lambda row: str(row["name"]))

@@ -1,0 +1,120 @@
+"""Keeps what logins gave, in one file that only this user can read, and shows the login page."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import webbrowser
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+from miniclaw.errors import ConfigError, MCPUnavailable
+
+__all__ = ["FILE", "BrowserConsent", "KeptTokens"]
+
+FILE: Final = "mcp-tokens.json"
+PORT: Final = 8977
+"""Where the browser comes back to; fixed, since authorization servers compare the whole address."""
+LOGIN_SECONDS: Final = 300.0
+_PAGE: Final = "<!doctype html><title>miniclaw</title><p>You can close this page and go back to miniclaw."
+
+
+class KeptTokens(MutableMapping[str, Any]):
+    """What is kept for one server; another process may write the same file meanwhile.
+
+    Args:
+        path: the file, for all servers.
+        url: the server.
+    """
+
+    def __init__(self, path: Path, url: str) -> None:
+        self._path = path
+        self._url = url
+        self._seen: tuple[int, int] | None = None
+        self._all: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        return self._mine()[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._write({**self._mine(), key: value})
+
+    def __delitem__(self, key: str) -> None:
+        mine = dict(self._mine())
+        del mine[key]
+        self._write(mine)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mine())
+
+    def __len__(self) -> int:
+        return len(self._mine())
+
+    def _mine(self) -> dict[str, Any]:
+        try:
+            found = self._path.stat()
+            if self._seen != (found.st_mtime_ns, found.st_ino):
+                self._all = json.loads(self._path.read_text(encoding="utf-8"))
+                self._seen = (found.st_mtime_ns, found.st_ino)
+        except (OSError, ValueError):
+            self._all, self._seen = {}, None
+        mine = self._all.get(self._url) if isinstance(self._all, dict) else None
+        return mine if isinstance(mine, dict) else {}
+
+    def _write(self, mine: dict[str, Any]) -> None:
+        self._mine()
+        temporary = self._path.with_suffix(".tmp")
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                json.dump({**self._all, self._url: mine}, file)
+            temporary.chmod(0o600)
+            temporary.replace(self._path)
+        except OSError as error:
+            raise ConfigError(f"`{self._path}` cannot be written: {error.strerror}.") from error
+
+
+class BrowserConsent:
+    """Opens the login page in a browser and waits on a port of this machine for its way back.
+
+    Args:
+        show: tells the user the address, for a browser on another machine or none that opens.
+    """
+
+    redirect_uri = f"http://127.0.0.1:{PORT}/callback"
+
+    def __init__(self, show: Callable[[str], object]) -> None:
+        self._show = show
+
+    async def ask(self, url: str) -> str:
+        """Wait until the browser comes back."""
+        came: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+                target = head.split(b" ", 2)[1].decode("latin-1")
+                is_ours = target.startswith("/callback?")
+                body = _PAGE.encode() if is_ours else b""
+                status = b"200 OK" if is_ours else b"404 Not Found"
+                writer.write(b"HTTP/1.1 " + status + b"\r\nContent-Type: text/html\r\nConnection: close\r\n")
+                writer.write(f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                await writer.drain()
+                if is_ours and not came.done():
+                    came.set_result(f"http://127.0.0.1:{PORT}{target}")
+            writer.close()
+
+        try:
+            server = await asyncio.start_server(answer, "127.0.0.1", PORT)
+        except OSError as error:
+            raise MCPUnavailable(f"Port {PORT}, where the browser comes back to, is in use.") from error
+        async with server:
+            self._show(url)
+            await asyncio.to_thread(webbrowser.open, url)
+            try:
+                return await asyncio.wait_for(came, LOGIN_SECONDS)
+            except TimeoutError:
+                raise MCPUnavailable(f"Nobody logged in within {LOGIN_SECONDS:g} s.") from None
