@@ -21,7 +21,7 @@ from miniclaw.mcp.client.tools import RemoteTool, read_result
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.registry import ToolRegistry
 from tests.support.claw import running_claw
-from tests.support.mcp_servers import children, is_alive, program, until, write_config
+from tests.support.mcp_servers import children, is_alive, program, serve_http, until, write_config
 
 
 @pytest.fixture(autouse=True)
@@ -393,14 +393,9 @@ async def flaky() -> Any:
             )
 
     flaky = Flaky()
-    app = web.Application()
-    app.router.add_route("*", "/mcp", flaky.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    flaky.url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
-    yield flaky
-    await runner.cleanup()
+    async with serve_http(flaky.handle) as url:
+        flaky.url = f"{url}/mcp"
+        yield flaky
 
 
 async def test_a_server_that_answers_530_leaves_the_gateway_and_the_others_alone(

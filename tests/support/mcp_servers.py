@@ -6,9 +6,12 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from aiohttp import web
 
 from miniclaw.mcp.client import MCPClient
 from miniclaw.mcp.client.host import Host
@@ -67,6 +70,20 @@ def client_of(command: list[str], *, env: Mapping[str, str] | None = None, **opt
     """A client of such a server."""
     given = {"start_seconds": 20.0, "call_seconds": 20.0, **options}
     return MCPClient(lambda: StdioLink(command, env=env or {}), name="fake", **given)
+
+
+@asynccontextmanager
+async def serve_http(handle: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    """A server at a URL, all of whose paths go to one handler; the URL is without a path."""
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 def text_of(result: Mapping[str, Any]) -> str:

@@ -33,14 +33,14 @@ async def body_of(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def refusal(response: aiohttp.ClientResponse, body: bytes, session: str | None) -> MCPError:
+def refusal(response: aiohttp.ClientResponse, body: bytes) -> MCPError:
     """The error that a status of 400 and more stands for."""
     status, error = response.status, None
     with contextlib.suppress(ValueError, RecursionError):
         value = json.loads(body)
         error = value.get("error") if isinstance(value, dict) else None
-    is_lost = session is not None and (status == 404 or (status == 400 and b"ession" in body))
-    if is_lost:
+    had_session = "Mcp-Session-Id" in response.request_info.headers
+    if had_session and (status == 404 or (status == 400 and b"ession" in body)):
         return MCPUnavailable("The server has forgotten the session.", status=404)
     if isinstance(error, dict) and status not in (401, 403):
         return error_of(error)

@@ -235,8 +235,9 @@ class Connection:
         self, method: str, params: dict[str, Any], progress: Progress | None, host: Host | None
     ) -> dict[str, Any]:
         """Ask once; in a new session where the server has forgotten the old one."""
-        link = self.link
-        session = getattr(link, "session", None)
+        async with self._again:  # a new session that is being begun is waited for
+            link = self.link
+            session = getattr(link, "session", None)
         try:
             return await self._calls.once(method, params, self._headers(method, params), progress, host)
         except MCPUnavailable as error:

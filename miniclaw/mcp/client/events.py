@@ -48,7 +48,9 @@ class EventReader:
         Raises:
             MCPUnavailable: an event is over the limit.
         """
-        if self._is_start and chunk:
+        if not chunk:
+            return []
+        if self._is_start:
             self._is_start = False
             chunk = chunk.removeprefix(b"\xef\xbb\xbf")
         if self._skips_feed:

@@ -108,7 +108,7 @@ class HttpLink(Link):
         """Send what is not answered."""
         async with self._request("POST", message) as response:
             if response.status >= 400:
-                raise refusal(response, await body_of(response), self.session)
+                raise refusal(response, await body_of(response))
 
     async def listen(self) -> None:
         """Hold a stream for what belongs to no request, where the server offers one."""
@@ -206,7 +206,7 @@ class HttpLink(Link):
         reader = EventReader()
         async with self._request("POST", body, headers) as response:
             if response.status >= 400:
-                raise refusal(response, await body_of(response), self.session)
+                raise refusal(response, await body_of(response))
             if request.method == "initialize":
                 self.session = response.headers.get("Mcp-Session-Id")
             if response.content_type != "text/event-stream":
@@ -255,7 +255,7 @@ class HttpLink(Link):
             with contextlib.suppress(MCPUnavailable):
                 async with self._request("GET", None, {"Last-Event-ID": before}) as response:
                     if response.content_type != "text/event-stream" or response.status != 200:
-                        raise refusal(response, await body_of(response), self.session)
+                        raise refusal(response, await body_of(response))
                     await self._read_events(response, reader, request_id)
             if reader.last_id != before:
                 tries = 0
