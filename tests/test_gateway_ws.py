@@ -13,19 +13,13 @@ from websockets.exceptions import ConnectionClosedError, InvalidStatus
 
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
-from miniclaw.app import MiniClaw
-from tests.support.claw import TOKEN, running_claw
+from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import RawClient, raw_client
 from tests.support.model import last_user
 
 
 async def echo(messages: list[Message]) -> LLMResponse:
     return LLMResponse(text=f"echo: {last_user(messages)}")
-
-
-def port_of(claw: MiniClaw) -> int:
-    assert claw.gateway is not None and claw.gateway.port is not None
-    return claw.gateway.port
 
 
 async def test_a_text_is_accepted_streamed_and_finished_with_numbered_events(tmp_path: Path) -> None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from aiohttp import web
 
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.cli import main
+from miniclaw.cli.mcp_servers import server_rows
+from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError, MCPUnavailable
+from miniclaw.gateway.command_table import read_command
 from miniclaw.mcp.client import owner, stdio
 from miniclaw.mcp.client.config import ServerConfig, read_servers, set_disabled
 from miniclaw.mcp.client.fit import fit_name, fit_schema
@@ -20,7 +27,8 @@ from miniclaw.mcp.client.servers import Servers
 from miniclaw.mcp.client.tools import RemoteTool, read_result
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.registry import ToolRegistry
-from tests.support.claw import running_claw
+from tests.support.claw import port_of, running_claw
+from tests.support.client import raw_client
 from tests.support.mcp_servers import children, is_alive, program, serve_http, until, write_config
 
 
@@ -65,7 +73,8 @@ async def test_a_servers_tools_are_ours_and_ask_unless_a_trusted_server_says_tha
 def tools(message):
     hints = {"readOnlyHint": True}
     reply(message, tools=[{"name": "read", "inputSchema": {"type": "object"}, "annotations": hints},
-                          {"name": "write", "inputSchema": {"type": "object"}}])
+                          {"name": "write", "inputSchema": {"type": "object"}},
+                          {"name": "task", "execution": {"taskSupport": "required"}}])
 """
     command = program(tmp_path, body)
     entry = {"command": command[0], "args": command[1:]}
@@ -276,7 +285,7 @@ async def test_a_gateway_starts_with_ten_servers_of_which_three_are_broken_and_s
         **{f"good{n}": good for n in range(7)},
         missing=["no-such-program"],
         dying=program(tmp_path, "def begin(): sys.exit('no licence')", "dying"),
-        silent={"command": silent[0], "args": silent[1:], "startSeconds": 2.0},
+        silent={"command": silent[0], "args": silent[1:], "startSeconds": 0.8},
     )
     async with running_claw(tmp_path) as claw:
         rows = {row["name"]: row for row in claw.servers.status()}
@@ -285,7 +294,7 @@ async def test_a_gateway_starts_with_ten_servers_of_which_three_are_broken_and_s
         }
         assert "was not found" in rows["missing"]["error"]
         assert "no licence" in rows["dying"]["error"]
-        assert "did not answer within 2 s" in rows["silent"]["error"]
+        assert "did not answer within 0.8 s" in rows["silent"]["error"]
         assert "mcp__good3__say" in claw.registry.names()
         for name in ("missing", "dying", "silent"):
             assert f"MCP server {name}:" in caplog.text
@@ -442,3 +451,99 @@ async def test_a_call_while_nothing_is_connected_is_no_crash(tmp_path: Path) -> 
     one = owner.Owner("x", config, ToolRegistry(), Host(), tmp_path, owner.default_client)
     with pytest.raises(MCPUnavailable, match="does not run"):
         await one.call("t", {}, None)
+
+
+# --- what people see --------------------------------------------------------------------------------------
+
+
+async def test_the_command_lists_reads_anew_and_switches_for_admins_only(tmp_path: Path) -> None:
+    write_config(tmp_path, fake=program(tmp_path))
+    async with (
+        running_claw(tmp_path, ScriptedProvider([]), web=True) as claw,
+        raw_client(port_of(claw)) as client,
+    ):
+        await until(lambda: claw.servers.status()[0]["state"] == "ready")
+        (row,) = (await client.command("mcp"))["servers"]
+        assert row["tools"] == ["mcp__fake__say"] and row["version"] == "2025-11-25"
+        off = await client.command("mcp", {"action": "disable", "name": "fake"})
+        assert off["servers"][0]["state"] == "off" and "mcp__fake__say" not in claw.registry.names()
+        assert (await client.command("mcp", {"action": "enable", "name": "no"}))["code"] == "not_found"
+        token = await claw.identities.add("guest")
+        assert claw.web is not None
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as http:
+            async with http.get(f"{claw.web.url}/api/mcp") as response:
+                assert await response.json() == {"servers": []}
+        async with raw_client(port_of(claw), token=token) as guest:
+            assert (await guest.command("mcp"))["code"] == "forbidden"
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        ("/mcp", {}),
+        ("/mcp reload", {"action": "reload"}),
+        ("/mcp enable a b", {"action": "enable", "name": "a b"}),
+    ],
+)
+def test_the_command_is_read_from_typed_text(text: str, args: dict[str, str]) -> None:
+    command = read_command(text)
+    assert command is not None and (command.name, command.args) == ("mcp", args)
+
+
+async def test_a_running_gateway_tells_the_command_line_how_its_servers_are(tmp_path: Path) -> None:
+    write_config(tmp_path, fake=program(tmp_path))
+    async with running_claw(tmp_path, ScriptedProvider([]), web=True) as claw:
+        await until(lambda: claw.servers.status()[0]["state"] == "ready")
+        loaded = load_settings(env={}, data_dir=str(tmp_path))
+        assert await server_rows(loaded) == claw.servers.status()
+
+
+def test_the_command_line_lists_and_checks_and_the_doctor_names_what_is_broken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINICLAW_MODEL__PROBE_LOCAL", "false")
+    for name in ("MINICLAW_GATEWAY__PORT", "MINICLAW_WEB__PORT"):
+        monkeypatch.setenv(name, "none")
+    here = ["--data-dir", str(tmp_path)]
+    assert main(["mcp", "list", *here]) == 0 and "no MCP servers" in capsys.readouterr().out
+    write_config(
+        tmp_path,
+        good=program(tmp_path),
+        bad=["no-such-program"],
+        wrong={},
+        off={"command": "x", "disabled": True},
+    )
+    assert main(["mcp", "list", *here]) == 1
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "1 tools, 2025-11-25" in lines["good"] and "was not found" in lines["bad"]
+    assert "either" in lines["wrong"] and "off" in lines["off"]
+    assert main(["mcp", "check", *here, "good"]) == 0
+    shown = capsys.readouterr().out
+    assert "good: fake 1, revision 2025-11-25" in shown and "tool      say" in shown
+    for name, reason in (
+        ("bad", "was not found"),
+        ("wrong", "either"),
+        ("none", "there are: bad, good, off"),
+    ):
+        assert main(["mcp", "check", *here, name]) == 1
+        assert reason in capsys.readouterr().err
+    assert main(["mcp", "login", *here, "good"]) == 1 and "is a program" in capsys.readouterr().err
+    main(["doctor", "--json", *here])
+    found = {
+        c["result"].partition(":")[0]: c for c in json.loads(capsys.readouterr().out) if c["name"] == "mcp"
+    }
+    assert {name: check["state"] for name, check in found.items()} == {
+        "bad": "warning",
+        "good": "ok",
+        "off": "ok",
+        "wrong": "warning",
+    }
+    assert "mcp check bad" in found["bad"]["mend"]
+
+
+def test_the_configuration_in_the_documents_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / "docs" / "mcp.md").read_text(encoding="utf-8")
+    (block,) = (one for one in re.findall(r"```json\n(.*?)```", text, re.DOTALL) if "trusted" in one)
+    (tmp_path / "mcp.json").write_text(block, encoding="utf-8")
+    found = read_servers(tmp_path / "mcp.json", {"TRACKER_TOKEN": "t"})
+    assert not found.broken and found.servers.keys() == {"files", "git", "tracker"}

@@ -37,6 +37,12 @@ async def running_claw(
         yield claw
 
 
+def port_of(claw: MiniClaw) -> int:
+    """The port of its raw gateway."""
+    assert claw.gateway is not None and claw.gateway.port is not None
+    return claw.gateway.port
+
+
 class ServerProcess:
     """`miniclaw serve` as a real process."""
 

@@ -106,6 +106,8 @@ class MCPClient(Connection):
 
     async def _list(self, method: str, key: str, capability: str) -> list[dict[str, Any]]:
         """All pages of a list; a server that does not have such things has none of them."""
+        if capability != "tools" and capability not in self.capabilities:
+            return []  # some servers do not even refuse what they do not know
         found: list[dict[str, Any]] = []
         seen: set[str] = set()
         params: dict[str, Any] = {}

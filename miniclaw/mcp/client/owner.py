@@ -251,7 +251,9 @@ class Owner:
                 logger.error("MCP server %s: %s", self._name, error)
 
     def _is_wanted(self, tool: Mapping[str, Any]) -> bool:
-        name = tool.get("name")
+        name, execution = tool.get("name"), tool.get("execution")
+        if isinstance(execution, dict) and execution.get("taskSupport") == "required":
+            return False  # it can only be called as a task, which is an extension that is not spoken here
         return isinstance(name, str) and (self.config.tools is None or name in self.config.tools)
 
 
