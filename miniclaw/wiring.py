@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from functools import partial, reduce
 from pathlib import Path
+from typing import Any
 
 from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.calls import may_clear
@@ -21,6 +22,7 @@ from miniclaw.db import Database
 from miniclaw.errors import ConfigError
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.identity import Identities
+from miniclaw.mcp.client.questions import Questions
 from miniclaw.mcp.client.servers import Servers
 from miniclaw.memory.conversations import ConversationIndex
 from miniclaw.memory.embeddings import LOCAL, EndpointEmbeddings, LocalEmbeddings, MeaningIndex
@@ -100,7 +102,7 @@ def build_core(
         memory=memory,
         skills=skills,
         registry=registry,
-        servers=Servers(data_dir, registry),
+        servers=Servers(data_dir, registry, questions=Questions(partial(_sampled, provider))),
         provider=provider,
         push=push,
     )
@@ -140,6 +142,10 @@ def tools_of(
     )
     OwnTools(registry, data_dir / "tools")
     return registry
+
+
+async def _sampled(provider: LLMProvider, messages: list[dict[str, Any]]) -> tuple[str, str]:
+    return (await provider.chat(messages)).text, provider.info.name
 
 
 def skills_of(

@@ -448,7 +448,7 @@ async def test_a_server_that_wants_a_login_says_how(tmp_path: Path, flaky: Any) 
 
 async def test_a_call_while_nothing_is_connected_is_no_crash(tmp_path: Path) -> None:
     config = ServerConfig(command="x", disabled=True)
-    one = owner.Owner("x", config, ToolRegistry(), Host(), tmp_path, owner.default_client)
+    one = owner.Owner("x", config, ToolRegistry(), lambda context: Host(), tmp_path, owner.default_client)
     with pytest.raises(MCPUnavailable, match="does not run"):
         await one.call("t", {}, None)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
 
 from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.providers import ToolCall
 from miniclaw.gateway.events import TurnFeed
-from miniclaw.gateway.protocol import plain_text
+from miniclaw.gateway.protocol import new_id, plain_text
 from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Turn
 from miniclaw.session.turns import TurnStore
@@ -90,18 +91,30 @@ class TurnGate:
         unattended = (UNATTENDED_EXACT if tool.asks_always else UNATTENDED).format(tool=tool.name)
         if not self._turn.message.get("asks", True):
             return unattended
-        async with self._asking:  # a person answers one question after another
-            self._pause(True)
-            try:
-                summary = await self._describe(tool, call)
-                state = await self._desk.ask(self._turn, call, self._feed, summary)
-            finally:
-                self._pause(False)
+        state = await self._ask(call, partial(self._describe, tool, call))
         if state == "approved":
             return None
         if state == "unattended":
             return unattended
         return EXPIRED if state == "expired" else DENIED
+
+    async def confirm(self, about: str, shown: dict[str, Any], summary: str) -> bool:
+        """Whether the person says yes to what a tool asks in the middle of a call; no where nobody is there."""
+        if not self._turn.message.get("asks", True):
+            return False
+
+        async def said() -> str:
+            return plain_text(summary)[:SUMMARY_CHARS]
+
+        return await self._ask(ToolCall.of(new_id("ask"), about, shown), said) == "approved"
+
+    async def _ask(self, call: ToolCall, describe: Callable[[], Awaitable[str]]) -> str:
+        async with self._asking:  # a person answers one question after another
+            self._pause(True)
+            try:
+                return await self._desk.ask(self._turn, call, self._feed, await describe())
+            finally:
+                self._pause(False)
 
     async def _describe(self, tool: Tool, call: ToolCall) -> str:
         if not isinstance(tool, DescribesCall):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -219,6 +220,7 @@ class TurnRunner:
                     fence=self._c.fence,
                     context=progress.context,
                 )
+                progress.context = replace(progress.context, confirm=gate.confirm)
                 progress.trace = progress.trace.part("answer", layers)
                 finished = await self._listen(transcript, tools, gate, feed, progress, chosen)
         except TimeoutError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 __all__ = ["ToolContext"]
 
@@ -23,3 +25,5 @@ class ToolContext:
     """Ids of memories saved in this turn, in order; the turn reports them when it ends."""
     outside: list[str] = field(default_factory=list)
     """Tools by which words of others came into this turn, in order; what is saved after that may be theirs."""
+    confirm: Callable[[str, dict[str, Any], str], Awaitable[bool]] | None = None
+    """Asks the person of the turn yes or no in the middle of a call: what about, what is shown, a sentence."""

@@ -12,11 +12,14 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from miniclaw.mcp.client.host import Host
+from miniclaw.mcp.client.questions import Questions
 from miniclaw.mcp.client.servers import Servers
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.registry import ToolRegistry
@@ -113,14 +116,25 @@ CALLS: dict[str, list[Call]] = {
 }
 
 
+class Agreeing(Questions):
+    """Somebody who says yes to everything."""
+
+    def __init__(self) -> None:
+        pass
+
+    def host(self, server: str, roots: Sequence[Path], context: ToolContext | None = None) -> Host:
+        return helpful(*roots)
+
+
 async def judge(config: dict[str, Any], work: Path) -> bool:
     """Every call of every server; prints a line a server."""
     _make_repository(work / "repo")
+    config = {name: {**one, "roots": ["{work}"]} for name, one in config.items()}
     (work / "mcp.json").write_text(
         json.dumps({"mcpServers": config}).replace("{work}", str(work)), encoding="utf-8"
     )
     registry = ToolRegistry()
-    servers = Servers(work, registry, host=helpful(work))
+    servers = Servers(work, registry, questions=Agreeing())
     context = ToolContext(user_id="owner", scope="owner", session_id="s", turn_id="t", workspace=work / "ws")
     good = True
     async with serve_http(_page) as page:

@@ -268,7 +268,7 @@ class Calls:
         if related is not None:
             return self._running.get(str(related))
         calls = [call for call in self._running.values() if call.method == "tools/call"]
-        return calls[0] if len({id(call.host) for call in calls}) == 1 else None
+        return calls[0] if len({call.host.who for call in calls}) == 1 else None
 
     async def _reply(self, message: bytes) -> None:
         assert self._link is not None

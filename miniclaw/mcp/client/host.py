@@ -24,11 +24,13 @@ class Host:
         elicit: asks the user (`elicitation/create`): `{"action": "accept", "content": {…}}` or a refusal.
         sample: has the model answer (`sampling/createMessage`).
         roots: the directories that a server may work in.
+        who: whose questions they are; on a shared channel those of two are told apart by nothing.
     """
 
     elicit: Answers | None = None
     sample: Answers | None = None
     roots: Sequence[Path] = field(default=())
+    who: str = ""
 
     @property
     def capabilities(self) -> dict[str, Any]:

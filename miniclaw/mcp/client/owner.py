@@ -24,11 +24,13 @@ from miniclaw.mcp.client.tools import RemoteTool
 from miniclaw.tools.base import Tool
 from miniclaw.tools.context import ToolContext
 
-__all__ = ["Makes", "Owner", "Tools", "default_client", "link_of"]
+__all__ = ["Hosts", "Makes", "Owner", "Tools", "default_client", "link_of"]
 
 logger = logging.getLogger(__name__)
 
 Makes = Callable[..., MCPClient]
+Hosts = Callable[[ToolContext | None], Host]
+"""Who answers the questions in a call; without one, in general."""
 State = Literal["off", "starting", "ready", "waiting", "login"]
 
 FIRST_PAUSE: Final = 1.0
@@ -90,13 +92,13 @@ class Owner:
     """
 
     def __init__(
-        self, name: str, config: ServerConfig, registry: Tools, host: Host, data_dir: Path, make: Makes
+        self, name: str, config: ServerConfig, registry: Tools, hosts: Hosts, data_dir: Path, make: Makes
     ) -> None:
         self.config = config
         self.tried = asyncio.Event()
         self._name = name
         self._registry = registry
-        self._host = host if config.roots is None else _with_roots(host, config.roots)
+        self._hosts = hosts
         self._data_dir = data_dir
         self._make = make
         self._state: State = "off"
@@ -147,7 +149,9 @@ class Owner:
         if client is None:
             raise MCPUnavailable(f"It does not run: {self._error or 'it is being started'}")
         try:
-            result = await client.call_tool(tool, arguments, progress=self._progress)
+            result = await client.call_tool(
+                tool, arguments, progress=self._progress, host=self._hosts(context)
+            )
         except MCPUnavailable as error:
             self._error = str(error)
             raise
@@ -188,7 +192,8 @@ class Owner:
 
     async def _once(self) -> None:
         """Connect, offer, and keep the list fresh until the connection ends; raises why it did."""
-        for root in self._host.roots:
+        host = self._hosts(None)
+        for root in host.roots:
             with contextlib.suppress(OSError):
                 root.mkdir(parents=True, exist_ok=True)
         config = self.config
@@ -196,7 +201,7 @@ class Owner:
             lambda: link_of(self._name, config, self._data_dir),
             name=self._name,
             era=config.era,
-            host=self._host,
+            host=host,
             start_seconds=config.start_seconds,
             call_seconds=config.call_seconds,
             changed=self._note,
@@ -255,7 +260,3 @@ class Owner:
         if isinstance(execution, dict) and execution.get("taskSupport") == "required":
             return False  # it can only be called as a task, which is an extension that is not spoken here
         return isinstance(name, str) and (self.config.tools is None or name in self.config.tools)
-
-
-def _with_roots(host: Host, roots: Sequence[Path]) -> Host:
-    return Host(elicit=host.elicit, sample=host.sample, roots=tuple(roots))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from miniclaw.errors import ConfigError, ProtocolError
-from miniclaw.mcp.client.config import FILE, read_servers, set_disabled
+from miniclaw.mcp.client.config import FILE, ServerConfig, read_servers, set_disabled
 from miniclaw.mcp.client.host import Host
-from miniclaw.mcp.client.owner import Makes, Owner, Tools, default_client
+from miniclaw.mcp.client.owner import Hosts, Makes, Owner, Tools, default_client
+from miniclaw.mcp.client.questions import Questions
 
 __all__ = ["Servers"]
 
@@ -27,7 +29,7 @@ class Servers:
     Args:
         data_dir: where `mcp.json` and the tokens are.
         registry: where the tools go.
-        host: answers what servers ask.
+        questions: answers what servers ask in the middle of a call.
         make: makes a client; tests give their own limits.
     """
 
@@ -36,13 +38,14 @@ class Servers:
         data_dir: Path,
         registry: Tools,
         *,
-        host: Host | None = None,
+        questions: Questions | None = None,
         make: Makes = default_client,
     ) -> None:
         self._data_dir = data_dir
         self._registry = registry
         workspace = data_dir / "users" / "owner" / "workspace"
-        self._host = host or Host(roots=(workspace,))
+        self._roots = (workspace,)
+        self._questions = questions
         self._make = make
         self._owners: dict[str, Owner] = {}
         self._broken: Mapping[str, str] = {}
@@ -78,9 +81,17 @@ class Servers:
             await asyncio.gather(*(self._owners.pop(name).stop() for name in gone))
             for name, config in found.servers.items():
                 if name not in self._owners:
-                    owner = Owner(name, config, self._registry, self._host, self._data_dir, self._make)
+                    owner = Owner(
+                        name, config, self._registry, self._hosts(name, config), self._data_dir, self._make
+                    )
                     self._owners[name] = owner
                     owner.start()
+
+    def _hosts(self, name: str, config: ServerConfig) -> Hosts:
+        roots = self._roots if config.roots is None else config.roots
+        if self._questions is None:
+            return lambda context: Host(roots=roots)
+        return partial(self._questions.host, name, roots)
 
     async def act(self, action: str, name: str = "") -> dict[str, Any]:
         """List the servers; before that `reload` the file, or `enable` or `disable` one, also for later runs.
