@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.cli import main
 from miniclaw.cli.mcp_servers import server_rows
@@ -27,6 +28,7 @@ from miniclaw.mcp.client.servers import Servers
 from miniclaw.mcp.client.tools import RemoteTool, read_result
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.registry import ToolRegistry
+from tests.support.agent import say
 from tests.support.claw import port_of, running_claw
 from tests.support.client import raw_client
 from tests.support.mcp_servers import children, is_alive, program, serve_http, until, write_config
@@ -47,7 +49,8 @@ class Running:
         self.servers = Servers(data_dir, self.registry)
 
     async def __aenter__(self) -> Running:
-        await self.servers.start(settle=20.0)
+        await self.servers.start()
+        await self.servers.settle(20.0)
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -275,9 +278,8 @@ def test_switching_keeps_what_else_is_in_the_file(tmp_path: Path) -> None:
 
 
 async def test_a_gateway_starts_with_ten_servers_of_which_three_are_broken_and_says_which(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("miniclaw.mcp.client.servers.SETTLE_SECONDS", 20.0)
     good = program(tmp_path)
     silent = program(tmp_path, "def initialize(message): pass", "silent")
     write_config(
@@ -288,6 +290,11 @@ async def test_a_gateway_starts_with_ten_servers_of_which_three_are_broken_and_s
         silent={"command": silent[0], "args": silent[1:], "startSeconds": 0.8},
     )
     async with running_claw(tmp_path) as claw:
+        assert {row["state"] for row in claw.servers.status()} <= {
+            "starting",
+            "waiting",
+        }
+        await claw.servers.settle(20.0)
         rows = {row["name"]: row for row in claw.servers.status()}
         assert {name for name, row in rows.items() if row["state"] == "ready"} == {
             f"good{n}" for n in range(7)
@@ -301,12 +308,19 @@ async def test_a_gateway_starts_with_ten_servers_of_which_three_are_broken_and_s
     assert children() == set()
 
 
-async def test_a_start_does_not_wait_long_for_a_slow_server(tmp_path: Path) -> None:
-    write_config(tmp_path, silent=program(tmp_path, "def discover(message): pass"))
-    servers = Servers(tmp_path, ToolRegistry())
-    await servers.start(settle=0.05)
-    assert servers.status()[0]["state"] == "starting"
-    await servers.stop()
+async def test_the_first_turn_waits_for_servers_that_start_soon_and_not_long_for_slow_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = ScriptedProvider([LLMResponse(text="done")] * 2)
+    write_config(tmp_path, soon=program(tmp_path))
+    async with running_claw(tmp_path, provider) as claw:
+        await say(claw)
+        assert "mcp__soon__say" in claw.registry.names()
+    monkeypatch.setattr("miniclaw.mcp.client.servers.SETTLE_SECONDS", 0.05)
+    write_config(tmp_path, slow=program(tmp_path, "def discover(message): pass"))
+    async with running_claw(tmp_path, provider) as claw:
+        await say(claw)
+        assert claw.servers.status()[0]["state"] == "starting"
     assert children() == set()
 
 

@@ -192,6 +192,7 @@ class TurnRunner:
         await self._opening.prepare(turn, session, feed, progress)
         if (reason := await self._hook("before_turn", turn)) is not None:
             return self._finished(turn, feed, progress, Finished(LLMResponse(text=reason)))
+        await self._c.servers.settle()
         tools = self._opening.tools(session)
         layers = await self._layers(turn, session, progress, tools)
         chosen = session.metadata.get("model")

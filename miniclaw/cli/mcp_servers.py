@@ -37,7 +37,8 @@ async def server_rows(loaded: LoadedSettings, seconds: float = LIST_SECONDS) -> 
 
     servers = Servers(loaded.data_dir, ToolRegistry())
     try:
-        await servers.start(settle=seconds)
+        await servers.start()
+        await servers.settle(seconds)
         return servers.status()
     finally:
         await servers.stop()

@@ -139,7 +139,7 @@ async def judge(config: dict[str, Any], work: Path) -> bool:
     good = True
     async with serve_http(_page) as page:
         try:
-            await servers.start(settle=60.0)
+            await servers.start()
             await until(lambda: all(row["state"] == "ready" for row in servers.status()), 60.0)
             for row in servers.status():
                 good &= await _judge_one(row, registry, context, {"{work}": str(work), "{page}": page})

@@ -20,7 +20,7 @@ __all__ = ["Servers"]
 logger = logging.getLogger(__name__)
 
 SETTLE_SECONDS: Final = 1.5
-"""How long a start waits for servers, so that the first turn has their tools; slow ones come later."""
+"""How long after the start turns wait for servers that are still to be reached."""
 
 
 class Servers:
@@ -50,17 +50,29 @@ class Servers:
         self._owners: dict[str, Owner] = {}
         self._broken: Mapping[str, str] = {}
         self._changing = asyncio.Lock()
+        self._settled_at = 0.0
 
-    async def start(self, *, settle: float | None = None) -> None:
-        """Begin with all servers; a file that cannot be read is told in the log and by `status`."""
+    async def start(self) -> None:
+        """Begin with all servers and wait for none; a file that cannot be read is told in the log."""
         await self.reload()
-        if self._owners:
-            tried = [asyncio.ensure_future(owner.tried.wait()) for owner in self._owners.values()]
-            _, late = await asyncio.wait(tried, timeout=SETTLE_SECONDS if settle is None else settle)
-            for one in late:
-                one.cancel()
+        self._settled_at = asyncio.get_running_loop().time() + SETTLE_SECONDS
         for name, error in self._broken.items():
             logger.warning("MCP server %s: %s", name, error)
+
+    async def settle(self, seconds: float | None = None) -> None:
+        """Wait until each server was reached or could not be: so long, else for the rest of the time after a start.
+
+        So the first turn has the tools of those that start soon; slow ones come later.
+        """
+        if seconds is None:
+            seconds = self._settled_at - asyncio.get_running_loop().time()
+        tried = [
+            asyncio.ensure_future(one.tried.wait()) for one in self._owners.values() if not one.tried.is_set()
+        ]
+        if tried and seconds > 0:
+            await asyncio.wait(tried, timeout=seconds)
+        for one in tried:
+            one.cancel()
 
     async def stop(self) -> None:
         """End all servers."""
