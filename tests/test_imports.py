@@ -53,6 +53,7 @@ LARGER: dict[str, tuple[int, str]] = {
     "gateway/protocol.py": (370, "the whole wire protocol and its envelope on one page"),
     "gateway/connection.py": (340, "one connection's life, which both sockets share"),
     "app.py": (340, "start and stop of all parts, in order, on one page"),
+    "app.py:_start": (45, "the order in which the parts start"),
     "wiring.py:build_core": (60, "one flat table of parts"),
     "settings.py": (320, "every setting and its default on one page"),
     "memory/long_term.py": (340, "all that can be done with a memory, and what each may raise, on one page"),
@@ -228,7 +229,7 @@ TOTALS: dict[str, tuple[int, str]] = {
         " tools that no link leads out of; a quarter is docstrings with units, errors and sources",
     ),
     "all": (
-        35_000,
+        37_000,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, and MCP both ways on two wires, with OAuth, without an SDK; the nearest peer has 109,000",
     ),

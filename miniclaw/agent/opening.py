@@ -39,6 +39,7 @@ class TurnOpening:
                 self._titled(session, turn)
         if recall := self._c.settings.memory.recall:
             progress.memories = await self._c.memory.search(turn.scope, turn.text, recall)
+        await self._c.servers.settle()
         keep_steps(feed, steps)
         feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})
         if turn.attempt > 1:

@@ -192,7 +192,6 @@ class TurnRunner:
         await self._opening.prepare(turn, session, feed, progress)
         if (reason := await self._hook("before_turn", turn)) is not None:
             return self._finished(turn, feed, progress, Finished(LLMResponse(text=reason)))
-        await self._c.servers.settle()
         tools = self._opening.tools(session)
         layers = await self._layers(turn, session, progress, tools)
         chosen = session.metadata.get("model")
@@ -221,7 +220,6 @@ class TurnRunner:
                     fence=self._c.fence,
                     context=progress.context,
                 )
-                progress.context = replace(progress.context, confirm=gate.confirm)
                 progress.trace = progress.trace.part("answer", layers)
                 finished = await self._listen(transcript, tools, gate, feed, progress, chosen)
         except TimeoutError:
@@ -258,7 +256,8 @@ class TurnRunner:
         )
         outer = PARENT.set(parent)
         try:
-            async for event in runtime.run(transcript, tools, gate, context=progress.context, **given):
+            context = replace(progress.context, confirm=gate.confirm)
+            async for event in runtime.run(transcript, tools, gate, context=context, **given):
                 match event:
                     case LLMChunk():
                         show_chunk(feed, event)
