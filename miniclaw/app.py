@@ -205,7 +205,7 @@ class MiniClaw:
         self.router.register(MessageType.COMMAND, self.commands.handle)
         delivery = self.settings.delivery
         self.replies = LiveReplies(
-            self.bus, core.turns, core.outbox, self._push, seconds=delivery.timeout, clock=self._clock
+            self.bus, core.turns, core.outbox, self._push, settings=delivery, clock=self._clock
         )
         self.dispatcher = Dispatcher(
             core.outbox, self._push, self.bus, delivery, clock=self._clock, settled=self.replies.settled

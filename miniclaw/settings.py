@@ -264,6 +264,10 @@ class DeliverySettings(Section):
     """Seconds before the second try; doubled each time, with jitter."""
     retry_max: float = 300.0
 
+    def backoff(self, failures: int) -> float:
+        """Seconds before the next try, without jitter; `failures` came before the one just seen."""
+        return min(self.retry_max, self.retry_base * 2.0 ** min(failures, 30))  # a float holds no more
+
 
 class Price(Section):
     """What a model costs, in US dollars per million tokens."""

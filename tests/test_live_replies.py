@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from miniclaw.channel.questions import question_markdown, question_text
+from miniclaw.config import DeliverySettings
 from miniclaw.db import Database
 from miniclaw.errors import DeliveryError
 from miniclaw.gateway.events import EventBus, TurnFeed
@@ -22,6 +23,7 @@ from miniclaw.session.turns import TurnStore
 from tests.support.core import FakeClock, open_database, text_message
 
 GUARD = 10.0
+QUICK = DeliverySettings(timeout=GUARD, retry_base=0.001)
 
 
 class Plain:
@@ -88,7 +90,9 @@ class Streaming(Plain):
             raise self.fault
         return handle
 
-    async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
+    async def ask_approval(
+        self, target: ReplyTarget, question: dict[str, Any], *, repeat: bool
+    ) -> str | None:
         self.note("ask", question["tool"])
         return "card1"
 
@@ -116,7 +120,7 @@ class Desk:
         turn = self.turns.get(accepted.turn_id)
         assert turn is not None
         replies = LiveReplies(
-            self.bus, self.turns, self.outbox, {"push": channel}, seconds=GUARD, clock=self.clock
+            self.bus, self.turns, self.outbox, {"push": channel}, settings=QUICK, clock=self.clock
         )
         replies.start()
         feed = TurnFeed(
@@ -238,7 +242,7 @@ async def test_a_resumed_turn_goes_on_in_the_message_that_is_there(desk: Desk) -
     await replies.stop()
     await desk.outbox.keep_stream(f"{turn.turn_id}.0", "h1")
     second = Streaming(desk.outbox, desk.database)
-    again = LiveReplies(desk.bus, desk.turns, desk.outbox, {"push": second}, seconds=GUARD, clock=desk.clock)
+    again = LiveReplies(desk.bus, desk.turns, desk.outbox, {"push": second}, settings=QUICK, clock=desk.clock)
     again.start()
     feed = TurnFeed(desk.bus, session_id=turn.session_id, turn_id=turn.turn_id, attempt=2, channel="push")
     feed.emit("turn.started", {"text": "x"})
@@ -360,6 +364,74 @@ async def test_without_buttons_a_question_is_a_text_that_names_the_commands(desk
     assert what == "deliver" and "write_file" in text
     assert "/approve abc123" in text and "/deny abc123" in text
     assert len(text.encode()) < 2000  # of WeCom's 2,048, beyond which it cuts off
+    await replies.stop()
+
+
+class Refusing(Plain):
+    """A channel that fails as it is told before it sends."""
+
+    def __init__(self, *faults: Exception) -> None:
+        super().__init__()
+        self.faults = list(faults)
+
+    def send(self, what: str, repeat: bool) -> str:
+        self.note(f"{what}{' again' if repeat else ''}", "")
+        if self.faults:
+            raise self.faults.pop(0)
+        return "h1"
+
+    async def deliver(
+        self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
+    ) -> str | None:
+        return self.send(f"deliver {key}", repeat)
+
+
+class Buttons(Refusing):
+    async def ask_approval(
+        self, target: ReplyTarget, question: dict[str, Any], *, repeat: bool
+    ) -> str | None:
+        return self.send("ask", repeat)
+
+    async def close_approval(
+        self, target: ReplyTarget, handle: str, question: dict[str, Any], decision: str
+    ) -> None:
+        self.note("close", "")
+
+
+LIMITED = DeliveryError("429", retry_after=0.0)
+UNKNOWN = DeliveryError("cut", unknown=True)
+REFUSED = DeliveryError("no blocks", permanent=True)
+
+
+@pytest.mark.parametrize(
+    ("channel", "sent"),
+    [
+        (Refusing(LIMITED, DeliveryError("down")), ["deliver apr_1.0"] * 3),
+        (Refusing(UNKNOWN, LIMITED), ["deliver apr_1.0"] + ["deliver apr_1.0 again"] * 2),
+        (Buttons(LIMITED, LIMITED), ["ask"] * 3),
+        (Buttons(UNKNOWN, LIMITED), ["ask", "ask again", "ask again"]),
+        (Buttons(REFUSED, UNKNOWN), ["ask", "deliver apr_1.0", "deliver apr_1.0 again"]),
+    ],
+)
+async def test_a_question_is_asked_until_it_has_arrived(
+    desk: Desk, channel: Refusing, sent: list[str]
+) -> None:
+    replies, feed, _ = await desk.begin(channel)
+    feed.emit("approval.requested", {"approval_id": "apr_1", "tool": "zap", "arguments": {}})
+    assert [what for what, _ in await channel.until(len(sent))] == sent
+    await replies.stop()
+
+
+@pytest.mark.parametrize("end", ["approval.resolved", "turn.finished"])
+async def test_a_question_that_is_closed_is_not_asked_again(desk: Desk, end: str) -> None:
+    channel = Buttons(*[DeliveryError("429", retry_after=1e9)] * 2)
+    replies, feed, turn = await desk.begin(channel)
+    feed.emit("approval.requested", {"approval_id": "apr_1", "tool": "zap", "arguments": {}})
+    await channel.until(1)
+    feed.emit(end, {"approval_id": "apr_1", "decision": "denied", "text": ""})
+    async with asyncio.timeout(GUARD):
+        await replies.settled(turn.turn_id)
+    assert channel.said == [("ask", "")]
     await replies.stop()
 
 

@@ -362,6 +362,22 @@ async def test_a_button_decides_once_and_gives_way_to_the_decision(
         assert state == ("approved" if ok else "denied")
 
 
+@pytest.mark.parametrize("stored", [False, True])
+async def test_a_question_whose_arrival_is_not_known_is_looked_for_before_it_is_asked_again(
+    tmp_path: Path, stored: bool
+) -> None:
+    script = [call("memory_delete", memory_id="mem_x"), LLMResponse(text="done")]
+    async with workspace(tmp_path, script) as one:
+        one.slack.faults.append(Fault("chat.postMessage", "status", 500, stored=stored))
+        await one.say("forget it", channel="D1")
+        await one.slack.until(lambda: any(name == "conversations.history" for name, _ in one.slack.calls))
+        await one.slack.until(lambda: one.slack.shown)
+        question = one.slack.shown[0]
+        assert question.text.startswith(MARK) is not stored
+        await click(one, question.raw["blocks"][1]["elements"][0]["value"])
+        assert (await one.answers())[1:] == ["done"]
+
+
 @pytest.mark.usefixtures("at_once")
 async def test_an_answer_that_may_have_arrived_is_not_looked_for_above_the_question(tmp_path: Path) -> None:
     ask = replace(call("memory_delete", memory_id="mem_x"), text="Let me see.")

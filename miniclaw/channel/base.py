@@ -111,8 +111,13 @@ class ShowsStatus(Protocol):
 class AsksApproval(Protocol):
     """A push channel whose platform has buttons. Without it a question is a text that names the commands."""
 
-    async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
-        """Show the question (`approval.requested`'s data); returns the handle of what was sent."""
+    async def ask_approval(
+        self, target: ReplyTarget, question: dict[str, Any], *, repeat: bool
+    ) -> str | None:
+        """Show the question (`approval.requested`'s data); returns the handle of what was sent.
+
+        `repeat` and errors are those of `Delivers.deliver`; the key is the approval's id.
+        """
         ...
 
     async def close_approval(

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
 
 from miniclaw import failpoints
 from miniclaw.agent.ending import until_stored
@@ -20,9 +19,6 @@ from miniclaw.session.outbox import Delivery, Outbox
 __all__ = ["Dispatcher"]
 
 logger = logging.getLogger(__name__)
-
-MAX_DOUBLINGS: Final = 30
-"""Of the wait between tries; more would not fit into a float."""
 
 
 class Dispatcher:
@@ -152,9 +148,8 @@ class Dispatcher:
         logger.error("delivery %s cannot be sent: %s", row.key, error)
 
     async def _put_off(self, row: Delivery, error: DeliveryError) -> None:
-        doublings = min(row.attempts, MAX_DOUBLINGS)
-        backoff = min(self._settings.retry_max, self._settings.retry_base * 2.0**doublings)
-        wait = error.retry_after if error.retry_after is not None else backoff * (0.5 + self._jitter() / 2)
+        backoff = self._settings.backoff(row.attempts) * (0.5 + self._jitter() / 2)
+        wait = error.retry_after if error.retry_after is not None else backoff
         at, uncertain = self._clock() + wait, row.uncertain or error.unknown
         await until_stored(lambda: self._outbox.retry(row, str(error), at=at, uncertain=uncertain))
         logger.warning("delivery %s failed, next try in %.1f s: %s", row.key, wait, error)

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from miniclaw.channel.base import AsksApproval, Delivers, Pulled, ShowsStatus, StreamsReplies
 from miniclaw.channel.questions import question_text
-from miniclaw.config import Clock
+from miniclaw.config import Clock, DeliverySettings
 from miniclaw.errors import DeliveryError, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent, Subscription
 from miniclaw.gateway.protocol import TERMINAL_EVENTS, ReplyTarget
@@ -36,7 +37,7 @@ class LiveReplies:
     """Follows the turns of push channels that can show more than a final answer.
 
     Args:
-        seconds: how long a platform may take to show the first text, as long as for a whole answer.
+        settings: `timeout` is how long a platform may take to show the first text, as for a whole answer.
     """
 
     def __init__(
@@ -46,13 +47,13 @@ class LiveReplies:
         outbox: Outbox,
         channels: Mapping[str, Delivers],
         *,
-        seconds: float,
+        settings: DeliverySettings,
         clock: Clock,
     ) -> None:
         self._turns = turns
         self._outbox = outbox
         self._channels = channels
-        self._seconds = seconds
+        self._settings = settings
         self._clock = clock
         self._bus = bus
         self._replies: dict[str, _Reply] = {}
@@ -99,7 +100,7 @@ class LiveReplies:
             return None
         if turn.message["msg_type"] != "text" or isinstance(channel, Pulled):
             return None
-        reply = _Reply(turn, channel, self._outbox, seconds=self._seconds, clock=self._clock)
+        reply = _Reply(turn, channel, self._outbox, settings=self._settings, clock=self._clock)
         self._replies[turn_id] = reply
         reply.task.add_done_callback(lambda _: self._replies.pop(turn_id, None))
         return reply
@@ -109,12 +110,12 @@ class _Reply:
     """One turn's visible progress: the newest state counts, so nothing queues up."""
 
     def __init__(
-        self, turn: Turn, channel: Delivers, outbox: Outbox, *, seconds: float, clock: Clock
+        self, turn: Turn, channel: Delivers, outbox: Outbox, *, settings: DeliverySettings, clock: Clock
     ) -> None:
         self._turn = turn
         self._channel = channel
         self._outbox = outbox
-        self._seconds = seconds
+        self._settings = settings
         self._clock = clock
         self._target = ReplyTarget.model_validate(turn.message["reply_to"])
         self._text = ""
@@ -187,7 +188,7 @@ class _Reply:
             self._handle, self._shown = (known.handle if known else None), " "
             return self._handle is not None
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._settings.timeout):
                 self._handle = await channel.begin_stream(self._target, text, key=row.key)
         except (DeliveryError, TimeoutError) as error:
             logger.warning("turn %s is not streamed: %s", row.turn_id, error or "no answer in time")
@@ -224,23 +225,52 @@ class _Reply:
                 await self._call(channel.close_approval(self._target, handle, question, decision))
             return
         await self._set_aside()
-        sent: str | None = None
         if isinstance(channel, AsksApproval):
+            sent = await self._ask(approval_id, partial(channel.ask_approval, self._target, data))
+            if sent is not None:
+                self._asked[approval_id] = (sent, data)
+            if sent is not None or not self._is_open(approval_id):
+                return
+        for part, text in enumerate(channel.split(question_text(data))):
+            key = f"{approval_id}.{part}"
+            await self._ask(approval_id, partial(channel.deliver, self._target, text, key=key))
+
+    async def _ask(self, approval_id: str, send: Callable[..., Awaitable[str | None]]) -> str | None:
+        """Send a question until it has arrived, for as long as it is open: nobody can answer what they do not see.
+
+        What may have arrived is sent again as a repeat, as answers are. `None` where the platform gives no handle
+        or does not take it at all.
+        """
+        repeat, failures = False, 0
+        while failures == 0 or self._is_open(approval_id):
             try:
                 async with asyncio.timeout(CALL_SECONDS):
-                    sent = await channel.ask_approval(self._target, data)
+                    return await send(repeat=repeat)
             except (DeliveryError, TimeoutError) as error:
-                logger.warning(
-                    "turn %s: the question may not be shown: %s", self._turn.turn_id, error or "time-out"
-                )
-                if isinstance(error, TimeoutError) or error.unknown:
-                    return  # it may be there, and its buttons work; a second one would not go away
-        if sent is None:
-            for part, text in enumerate(channel.split(question_text(data))):
-                key = f"{approval_id}.{part}"
-                await self._call(channel.deliver(self._target, text, key=key, repeat=False))
-        else:
-            self._asked[approval_id] = (sent, data)
+                known = error if isinstance(error, DeliveryError) else DeliveryError("time-out", unknown=True)
+            logger.warning("turn %s: the question may not be shown: %s", self._turn.turn_id, known)
+            if known.permanent:
+                return None
+            repeat = repeat or known.unknown
+            wait = self._settings.backoff(failures) if known.retry_after is None else known.retry_after
+            failures += 1
+            await self._wait_while_open(approval_id, wait)
+        return None
+
+    def _is_open(self, approval_id: str) -> bool:
+        closed = any(
+            name == "approval.resolved" and data["approval_id"] == approval_id
+            for name, data in self._questions
+        )
+        return not closed and not self._ended.is_set()
+
+    async def _wait_while_open(self, approval_id: str, seconds: float) -> None:
+        """Wait so long, but not beyond the question's end; what else changes is shown after it."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._is_open(approval_id):
+                    self._changed.clear()
+                    await self._changed.wait()
 
     async def _set_aside(self) -> None:
         """End the message that grows, as it is: what follows a question has to stand below it."""

@@ -168,8 +168,10 @@ class FeishuApi:
             self._reacts = not error.permanent or error.code in GONE  # the app has no permission for it
             raise
 
-    async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
-        """The question with buttons."""
+    async def ask_approval(
+        self, target: ReplyTarget, question: dict[str, Any], *, repeat: bool
+    ) -> str | None:
+        """The question with buttons; its key lets Feishu show it once, however often it is sent."""
         buttons = [
             button(label, {"approval_id": str(question["approval_id"]), "decision": decision}, kind)
             for label, decision, kind in (

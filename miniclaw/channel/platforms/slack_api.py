@@ -143,11 +143,16 @@ class SlackApi:
             body = {"channel_id": target.conversation, "thread_ts": target.thread, "status": "is thinking…"}
             await self._call("assistant.threads.setStatus", body)
 
-    async def ask_approval(self, target: ReplyTarget, question: dict[str, Any]) -> str | None:
-        """The question with buttons."""
-        about = without_pings(question_markdown(question))
+    async def ask_approval(
+        self, target: ReplyTarget, question: dict[str, Any], *, repeat: bool
+    ) -> str | None:
+        """The question with buttons; one that may be there already is looked for, as an answer is."""
+        key = str(question["approval_id"])
+        if repeat and (found := await self._find(target, key)) is not None:
+            return found
+        about = (MARK if repeat else "") + without_pings(question_markdown(question))
         buttons = [
-            _button(label, f"miniclaw_{value}", f"{question['approval_id']}:{value}", style)
+            _button(label, f"miniclaw_{value}", f"{key}:{value}", style)
             for label, value, style in (
                 ("✓ 同意 Approve", "approve", "primary"),
                 ("本会话都同意 This session", "session", None),
@@ -155,7 +160,7 @@ class SlackApi:
             )
         ]
         blocks = [{"type": "markdown", "text": about}, {"type": "actions", "elements": buttons}]
-        body = {**_at(target), "text": about[:1000], "blocks": blocks}
+        body = {**_at(target), "text": about[:1000], "blocks": blocks, "metadata": _metadata(key)}
         posted = await self._call("chat.postMessage", body)
         return f"{posted['channel']}:{posted['ts']}"
 
@@ -165,10 +170,8 @@ class SlackApi:
         """The question with its answer in the place of the buttons."""
         channel, ts = _place(handle)
         about = without_pings(f"{question_markdown(question)}\n\n→ **{decision}**")
-        blocks = [{"type": "markdown", "text": about}]
-        await self._call(
-            "chat.update", {"channel": channel, "ts": ts, "text": about[:1000], "blocks": blocks}
-        )
+        shown = {"text": about[:1000], "blocks": [{"type": "markdown", "text": about}]}
+        await self._call("chat.update", {"channel": channel, "ts": ts, **shown})
 
     async def download(self, file: FileRef, *, max_bytes: int) -> bytes:
         """A file of a message; the token goes to the hosts of the settings only."""
