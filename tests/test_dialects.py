@@ -72,6 +72,15 @@ def test_for_a_bot_only_images_are_something_else() -> None:
     assert to_wecom_bot("```rust\nvec![1]\n```\n\n[a](b)") == "```rust\nvec![1]\n```\n\n[a](b)"
 
 
+@pytest.mark.parametrize("to_dialect", DIALECTS)
+@pytest.mark.parametrize(
+    "text",
+    ["<@li>", "`<@li>`", "[![a<](x)@li>](http://y)", "![](u) <@all>", "![" * 3000 + "<@li>", "![<](u)@li>"],
+)
+def test_nobody_is_called(to_dialect: Callable[[str], str], text: str) -> None:
+    assert "<@" not in to_dialect(text)
+
+
 @pytest.mark.parametrize("to_dialect", [to_wecom_app, to_dingtalk])
 @pytest.mark.parametrize(
     ("text", "shown"),

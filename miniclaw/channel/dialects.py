@@ -23,8 +23,8 @@ DEEP: Final = 20
 # Without `text_join` it stays known what stood behind a backslash.
 _PARSER: Final = bounded(MarkdownIt("commonmark", {"html": False, "maxNesting": DEEP}).enable("table"))
 _PARSER.disable(["entity", "reference", "text_join"])
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
-_IMAGE_TAG = re.compile(r"<(?=img)", re.IGNORECASE)
+_TAG = re.compile(r"<(?=[A-Za-z/!?@])")
+_IMAGE_OR_PING = re.compile(r"<(?=img|@)", re.IGNORECASE)
 _PARAGRAPHS = re.compile(r"(\n[ \t]*\n)")
 _IMAGE = re.compile(r"!(?=\[)")
 _BREAK: Final = "\u200b"
@@ -65,7 +65,7 @@ class _Dialect:
 
     emphasis = "*"
     line_end = "\n"
-    tag = _IMAGE_TAG
+    tag = _IMAGE_OR_PING
 
     def shown(self, text: str) -> str:
         """The whole text, without blank lines around it; as it is where it is too much or too deep to be parsed."""
@@ -76,7 +76,7 @@ class _Dialect:
         return self.inert("\n".join(self._blocks(iter(tokens), in_item=False)))
 
     def inert(self, text: str) -> str:
-        """What is about to be sent, in which nothing is an image, whatever the platform takes for one.
+        """What is about to be sent, in which nothing is an image or calls people, whatever stood before it.
 
         Code such as `vec![1]` stays as it is, unless something in its paragraph could be a link.
         """

@@ -46,7 +46,6 @@ NOTHING: Final = "（没有内容。/ Nothing to say.）"
 CUT: Final = "\n\n（太长，后面的没有发出。/ Too long; the rest was not sent.）"
 
 UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
-_PING = re.compile(r"<(?=@)")
 
 
 class WeComBotPlatform:
@@ -117,7 +116,7 @@ class WeComBotPlatform:
 
     def split(self, text: str) -> list[str]:
         """Parts that WeCom shows."""
-        return split_markdown(to_wecom_bot(_PING.sub("<\u200b", text)), PART_BYTES, measure=size)
+        return split_markdown(to_wecom_bot(text), PART_BYTES, measure=size)
 
     def left_over(self, target: ReplyTarget, text: str) -> list[tuple[int, str]]:
         """What was not shown: the part behind the first, or all of it when WeCom has stopped asking."""
