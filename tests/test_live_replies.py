@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from miniclaw.channel.questions import question_markdown, question_text
 from miniclaw.config import DeliverySettings
@@ -446,7 +447,21 @@ def test_a_question_says_how_much_of_it_is_not_shown(
     if is_summary:
         asked["summary"] = about
     else:
-        before = len("t ") if show is question_text else 0
-        asked["arguments"] = {"x": "x" * (shown + rest - before - len(str(asked["arguments"])))}
+        asked["arguments"] = {"x": "x" * (shown + rest - len(str(asked["arguments"])))}
     text = show(asked).removesuffix("\n\n/approve a1  ·  /deny a1")
     assert text.endswith(f"… (+{rest} characters)") if rest else "characters)" not in text
+
+
+@pytest.mark.parametrize("show", [question_text, question_markdown])
+@pytest.mark.parametrize(
+    "about", ["[x]: <hidden>", "![me](u)", "a\n```\n[x]: y\n````\n# z", "|a|\n|-|", "<!-- x"]
+)
+@pytest.mark.parametrize("field", ["summary", "arguments"])
+def test_a_question_names_the_tool_and_shows_what_it_is_about_as_it_is(
+    show: Callable[[dict[str, Any]], str], about: str, field: str
+) -> None:
+    asked = {"approval_id": "apr_1", "tool": "memory_delete", "arguments": {}, field: about}
+    tokens = MarkdownIt().parse(show(asked))
+    [code] = [token.content for token in tokens if token.type == "fence"]
+    assert code.replace("\u200b", "") == f"{about}\n"
+    assert "memory_delete" in tokens[1].content

@@ -27,6 +27,7 @@ from miniclaw.channel.webhook import Answer, Poll, WebhookRequest
 from miniclaw.channel_settings import WeComAccount
 from miniclaw.errors import DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
+from miniclaw.gateway.standings import Standing
 from tests.support.agent import DictatedProvider, eventually
 from tests.support.webhooks import Site, call, echo, for_ever, platform_claw
 
@@ -273,6 +274,20 @@ async def test_a_question_is_shown_in_the_stream_and_answered_by_a_command(
         assert "Approved" in answer["content"]
         assert await one.finish(begun) == "done"
         assert one.wecom.calls == [], "the message's URL takes one message, which is kept for an answer"
+
+
+@pytest.mark.parametrize(
+    "about",
+    ["😀" * 600, "`" * 600, "<@a![](" * 99, "![a](b)\n\n" + "|a" * 60 + "\n" + "|-" * 60 + "\nx" * 118],
+)
+@pytest.mark.parametrize("text", ["", "line\n" * 3600])
+def test_a_question_fits_below_any_text_and_names_its_commands(text: str, about: str) -> None:
+    question = {"approval_id": "apr_1", "short_id": "K7", "tool": "t" * 64, "arguments": {}, "summary": about}
+    asked = Standing(text=text, is_ended=False, question=question, target=None)
+    answer = WeComBotPlatform(SETTINGS, clock=time.time).show("s1", asked)
+    assert isinstance(answer.body, dict)
+    shown = read_stream(SETTINGS, answer.body)["content"]
+    assert len(shown.encode()) <= 20_480 and shown.endswith("/approve K7  ·  /deny K7")
 
 
 # --- what comes in ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 __all__ = ["question_markdown", "question_text"]
@@ -11,24 +12,35 @@ ABOUT_CHARS: Final = 500
 ASKED_CHARS: Final = 3000
 """Of the same where there are buttons."""
 
+_FENCE = re.compile(r"`(?=``)")
+"""What would end a block of code before its end."""
+
 
 def question_text(question: dict[str, Any]) -> str:
-    """A question for channels without buttons; short enough for a message of any of them."""
+    """A question for channels without buttons; short enough for a message of any of them.
+
+    In no dialect it takes more than four bytes a character, since it is code, and ends with the commands.
+    """
     short = str(question.get("short_id") or question["approval_id"])
-    about = question.get("summary") or f"{question['tool']} {question['arguments']}"
-    shown = "".join(_cut(about, ABOUT_CHARS))
-    return f"需要确认 / please confirm: {shown}\n\n/approve {short}  ·  /deny {short}"
+    return (
+        f"需要确认 / please confirm: {_quoted(question, ABOUT_CHARS)}\n\n/approve {short}  ·  /deny {short}"
+    )
 
 
 def question_markdown(question: dict[str, Any]) -> str:
     """A question for channels that show Markdown above buttons."""
-    summary = str(question.get("summary") or "")
-    shown, rest = _cut(summary or str(question["arguments"]), ASKED_CHARS)
-    what = shown if summary else f"`{question['tool']}`\n```\n{shown}\n```\n"
-    return f"**需要确认 / please confirm**\n{what}{rest}".rstrip()
+    return f"**需要确认 / please confirm**\n{_quoted(question, ASKED_CHARS)}"
 
 
-def _cut(text: str, limit: int) -> tuple[str, str]:
-    """The beginning of a text, and how much of it is left out: nobody is to agree to what was hidden."""
-    rest = len(text) - limit
-    return (text[:limit], f"… (+{rest} characters)") if rest > 0 else (text, "")
+def _quoted(question: dict[str, Any], limit: int) -> str:
+    """The tool, and what it is about as code, so that all of it is seen.
+
+    How much is left out is said: nobody is to agree to what was hidden.
+    """
+    about = str(question.get("summary") or question["arguments"])
+    left_out = len(about) - limit
+    shown, rest = (
+        _FENCE.sub("`\u200b", about[:limit]),
+        f"\n… (+{left_out} characters)" if left_out > 0 else "",
+    )
+    return f"`{question['tool']}`\n```\n{shown}\n```{rest}"
