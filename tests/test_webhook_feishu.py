@@ -680,6 +680,16 @@ async def test_a_file_is_asked_for_by_its_message_with_the_token(kind: Any, aske
         assert (name, body["ids"], body["type"]) == ("resource", ["om_in1", "a?b"], asked)
 
 
+async def test_a_file_is_asked_for_again_where_the_token_was_taken_back() -> None:
+    standin = FeishuStandin()
+    standin.files["f1"] = b'{"code":99991663}'
+    async with api(standin) as platform:
+        for _ in range(2):
+            assert await platform.fetch_file(TARGET, FileRef(id="f1"), max_bytes=100) == standin.files["f1"]
+            standin.tokens.clear()
+        assert [name for name, _ in standin.calls] == ["token", "resource", "resource", "token", "resource"]
+
+
 async def test_a_file_that_is_too_large_is_not_read_to_its_end() -> None:
     standin = FeishuStandin()
     standin.files["f1"] = b"x" * 1000

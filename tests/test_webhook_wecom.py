@@ -363,6 +363,25 @@ async def test_a_file_is_fetched_with_the_token_and_not_if_it_is_too_large() -> 
 
 
 @pytest.mark.parametrize(
+    "data",
+    [
+        b'{"errcode" oops',
+        b'{"errcode":"x","errmsg":"y"}',
+        b'{"errcode":0,"errmsg":"ok"}',
+        b'{"errcode":40001,"msg":"saved"}',
+        b'{"errcode":' + b"[" * 5000,
+    ],
+)
+async def test_a_file_that_looks_like_an_error_is_a_file(data: bytes) -> None:
+    async with WeComStandin() as wecom:
+        wecom.files["m1"] = data
+        api = WeComApi(SETTINGS.model_copy(update={"api_base": wecom.url}), clock=time.time)
+        assert await api.fetch_file(ReplyTarget(), FileRef(id="m1"), max_bytes=9999) == data
+        assert [name for name, _ in wecom.calls] == ["gettoken", "media"]
+        await api.close()
+
+
+@pytest.mark.parametrize(
     ("fields", "text", "files"),
     [
         ({"MsgType": "image", "MediaId": "m"}, "", [("image", "m")]),

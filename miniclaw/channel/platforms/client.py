@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -21,6 +22,8 @@ MARK: Final = "（可能重复 / possibly a repeat）\n"
 
 CONNECT_SECONDS: Final = 5.0
 """How long it may take to reach a host; nothing is sent before."""
+REFUSAL_BYTES: Final = 64 * 1024
+"""Of what is read of an answer that is no file."""
 
 
 class PlatformClient:
@@ -64,9 +67,17 @@ class PlatformClient:
         return _object(response, url)
 
     async def download(
-        self, url: str, *, headers: Mapping[str, str], max_bytes: int, params: Mapping[str, str] | None = None
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        max_bytes: int,
+        params: Mapping[str, str] | None = None,
+        refusal: Callable[[int, Mapping[str, Any]], DeliveryError | None] | None = None,
     ) -> bytes:
         """GET a file of at most `max_bytes`.
+
+        `refusal` says what a status and a JSON object mean in the place of a file; `None` = the object may be it.
 
         Raises:
             DeliveryError: it cannot be read, or is larger.
@@ -76,14 +87,21 @@ class PlatformClient:
         data = bytearray()
         try:
             async with self._opened().stream("GET", url, headers=headers, params=params) as response:
-                if response.status_code != 200:
-                    raise DeliveryError(f"{_host(url)} answered {response.status_code}")
+                is_file = response.status_code == 200
+                most = max_bytes if is_file else REFUSAL_BYTES
                 async for piece in response.aiter_bytes():
                     data += piece
-                    if len(data) > max_bytes:
-                        raise DeliveryError(f"the file is larger than {max_bytes} bytes", permanent=True)
+                    if len(data) > most:
+                        break
         except httpx.HTTPError as error:
             raise DeliveryError(f"{_host(url)} gave no file: {type(error).__name__}") from error
+        if refusal is not None and response.headers.get("Content-Type", "").startswith("application/json"):
+            if (failure := refusal(response.status_code, _read(bytes(data)))) is not None:
+                raise failure
+        if not is_file:
+            raise DeliveryError(f"{_host(url)} answered {response.status_code}")
+        if len(data) > max_bytes:
+            raise DeliveryError(f"the file is larger than {max_bytes} bytes", permanent=True)
         return bytes(data)
 
     async def close(self) -> None:
@@ -156,6 +174,15 @@ def is_on(url: str, hosts: Collection[str]) -> bool:
         return False
     named = parts.netloc.lower() in hosts and ":" in parts.netloc
     return named or (parts.scheme == "https" and (parts.hostname or "").lower() in hosts)
+
+
+def _read(data: bytes) -> Mapping[str, Any]:
+    """A JSON object; nothing where it is none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _object(response: httpx.Response, url: str) -> Any:

@@ -7,8 +7,8 @@ https://open.feishu.cn/document/server-docs/api-call-guide/frequency-control.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from miniclaw.channel.platforms.client import PlatformClient
 from miniclaw.channel.webhook import LONGEST_WAIT, delivery_error
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import httpx
 
 __all__ = ["FeishuClient", "FeishuError"]
+
+T = TypeVar("T")
 
 EARLY_SECONDS: Final = 20 * 60
 """Before its end a token is renewed; Feishu gives a new one in the last half hour, and takes both."""
@@ -78,14 +80,7 @@ class FeishuClient:
         """
         if body is not None:
             request["json"] = body
-        token = await self._get_token()
-        try:
-            answer = await self._ask(method, path, token, request)
-        except FeishuError as error:
-            if error.code not in INVALID_TOKEN:
-                raise
-            answer = await self._ask(method, path, await self._get_token(refused=token), request)
-        found: Any = answer
+        found: Any = await self._with_token(lambda token: self._ask(method, path, token, request))
         for name in give.split(".") if give else ():
             found = found.get(name) if isinstance(found, dict) else None
         if give and not isinstance(found, str):
@@ -94,9 +89,30 @@ class FeishuClient:
 
     async def download(self, path: str, *, params: Mapping[str, str], max_bytes: int) -> bytes:
         """A file; the token goes to the host of the settings only."""
-        headers = {"Authorization": f"Bearer {await self._get_token()}"}
-        url = self._base + path
-        return await self._http.download(url, headers=headers, params=params, max_bytes=max_bytes)
+
+        def refusal(status: int, answer: Mapping[str, Any]) -> FeishuError | None:
+            code = answer.get("code")
+            if status == 200 or not isinstance(code, int):
+                return None
+            return FeishuError(f"{path}: {code} {str(answer.get('msg'))[:300]}", code=code)
+
+        async def fetch(token: str) -> bytes:
+            headers, url = {"Authorization": f"Bearer {token}"}, self._base + path
+            return await self._http.download(
+                url, headers=headers, params=params, max_bytes=max_bytes, refusal=refusal
+            )
+
+        return await self._with_token(fetch)
+
+    async def _with_token(self, work: Callable[[str], Awaitable[T]]) -> T:
+        """Do something with the token; where that turns out to be none, once more with a fresh one."""
+        token = await self._get_token()
+        try:
+            return await work(token)
+        except FeishuError as error:
+            if error.code not in INVALID_TOKEN:
+                raise
+        return await work(await self._get_token(refused=token))
 
     async def _ask(self, method: str, path: str, token: str, request: dict[str, Any]) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -6,9 +6,8 @@ error codes: https://developer.work.weixin.qq.com/document/path/90313.
 
 from __future__ import annotations
 
-import json
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from miniclaw.channel.dialects import to_wecom_app
@@ -113,12 +112,9 @@ class WeComApi:
 
         async def fetch(token: str) -> bytes:
             params = {"access_token": token, "media_id": file.id}
-            data = await self._client.download(
-                f"{self._base}/media/get", headers={}, params=params, max_bytes=limit
+            return await self._client.download(
+                f"{self._base}/media/get", headers={}, params=params, max_bytes=limit, refusal=_refusal
             )
-            if data.startswith(b'{"errcode"'):
-                wecom_answer("media/get", json.loads(data))
-            return data
 
         return await self._with_token(fetch)
 
@@ -147,7 +143,7 @@ class WeComApi:
         except (KeyError, TypeError, ValueError) as broken:
             raise DeliveryError("WeCom's answer holds no token") from broken
 
-    async def _ask(self, method: str, path: str, token: str, **request: Any) -> dict[str, Any]:
+    async def _ask(self, method: str, path: str, token: str, **request: Any) -> Mapping[str, Any]:
         if token:
             request["params"] = {"access_token": token}
         response = await self._client.call(method, f"{self._base}/{path}", **request)
@@ -160,7 +156,7 @@ class WeComApi:
             raise DeliveryError(f"{path}: WeCom's answer cannot be read", unknown=True) from broken
 
 
-def wecom_answer(path: str, answer: dict[str, Any]) -> dict[str, Any]:
+def wecom_answer(path: str, answer: Mapping[str, Any]) -> Mapping[str, Any]:
     """An answer of WeCom that reports no failure.
 
     Raises:
@@ -175,6 +171,17 @@ def wecom_answer(path: str, answer: dict[str, Any]) -> dict[str, Any]:
         raise WeComError(text, code=code, retry_after=RATE_LIMIT_SECONDS)
     again = code in UNSURE or code in INVALID_TOKEN
     raise WeComError(text, code=code, permanent=not again, unknown=code in UNSURE)
+
+
+def _refusal(status: int, answer: Mapping[str, Any]) -> DeliveryError | None:
+    """What it means instead of a file; a person's own JSON may look much like it."""
+    if set(answer) != {"errcode", "errmsg"} or type(answer["errcode"]) is not int:
+        return None
+    try:
+        wecom_answer("media/get", answer)
+    except WeComError as error:
+        return error
+    return None
 
 
 def size(text: str) -> int:

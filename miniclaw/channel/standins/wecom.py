@@ -62,7 +62,8 @@ class WeComStandin(Standin):
             return _error(40014)
         if name in ("media", "files"):
             data = self.files.get(request.query.get("media_id") or request.match_info.get("name", ""))
-            return web.Response(body=data) if data is not None else _error(40007)
+            kind = "application/json" if data is not None and data[:1] == b"{" else "application/octet-stream"
+            return web.Response(body=data, content_type=kind) if data is not None else _error(40007)
         answer = getattr(self, f"_{name}")(body, request)
         if fault is not None:
             return await self._failed(request, fault)
