@@ -710,8 +710,11 @@ async def begin_post(
     return int(line.split()[1]) if line else None
 
 
-async def test_a_lone_surrogate_in_an_id_is_refused(tmp_path: Path) -> None:
+async def test_a_lone_surrogate_in_an_id_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with workspace(tmp_path, []) as one:
+        hello = {"type": "url_verification", "challenge": "\ud83d"}
+        assert (await one.post("events", json.dumps(hello).encode()))[0] == 400
+        assert (await click(one, "\ud83d:approve"))[0] == 400
         event = {
             "type": "message",
             "user": "U\ud83d",
@@ -723,3 +726,4 @@ async def test_a_lone_surrogate_in_an_id_is_refused(tmp_path: Path) -> None:
         body = {"type": "event_callback", "team_id": "T1", "event_id": "Ev1", "event": event}
         status, _ = await one.post("events", json.dumps(body).encode())
         assert status == 400 and one.turns() == 0
+        assert "Traceback" not in caplog.text

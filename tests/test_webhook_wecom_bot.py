@@ -224,6 +224,12 @@ async def test_of_what_is_longer_still_the_end_is_said_to_be_missing(tmp_path: P
         assert one.wecom.shown[0].text.endswith(CUT)
 
 
+async def test_what_is_too_long_and_cannot_be_sent_is_said_to_be_missing(tmp_path: Path) -> None:
+    async with chat(tmp_path, [LLMResponse(text="很长的文字。" * 2000)]) as one:
+        told = await one.finish(await one.say("hi", response_url=None))
+        assert told.startswith("很长的文字。") and told.endswith(CUT) and one.deliveries() == []
+
+
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
@@ -528,6 +534,7 @@ def test_what_is_for_an_app_is_unauthorized() -> None:
     "encrypted",
     [5, "no base64", "AAAA"]
     + [CRYPTO.encrypt(text) for text in ("", "[]", "{}", '{"msgtype":"text"}', "[" * 100_000)]
+    + [CRYPTO.encrypt(json.dumps({"msgtype": "stream", "stream": {"id": "\ud83d"}}))]
     + [CRYPTO.encrypt(json.dumps({**message("hi"), "from": {}}))]
     + [CRYPTO.encrypt(json.dumps(message("hi", chattype="group")))],
     ids=count(),

@@ -36,7 +36,7 @@ from miniclaw.gateway.events import SHUT_OUT
 from miniclaw.gateway.ingress import Ingress
 from miniclaw.gateway.memory_actions import MemoryActions
 from miniclaw.gateway.pages import message_page
-from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, now
+from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, has_unreadable, now
 from miniclaw.gateway.session_actions import SessionActions
 from miniclaw.memory.models import is_memory_id
 from miniclaw.session.mailbox import Mailbox
@@ -74,6 +74,8 @@ class Commands:
         if command is None:
             text = f"There is no command `{payload.name}`; there are: {', '.join(COMMANDS)}."
             raise ProtocolError("unknown_command", text)
+        if has_unreadable((inbound.sender, inbound.account, payload.args)):
+            raise ProtocolError("bad_message", "The command holds a lone surrogate or a NUL character.")
         args = validate(command, payload)
         inbound = await self._c.turns.identify(inbound)
         if command.queued:

@@ -95,7 +95,7 @@ class SlackPlatform(SlackApi):
 
     def _event(self, body: dict[str, Any]) -> Inbound | Answer:
         if body.get("type") == "url_verification":
-            return Answer(text=str(body["challenge"]))
+            return Answer(text=_sendable(str(body["challenge"])))
         event = body.get("event")
         if body.get("type") != "event_callback" or not isinstance(event, dict):
             return Answer()
@@ -199,6 +199,11 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TypeError("not a JSON object")
     return found
+
+
+def _sendable(text: str) -> str:
+    """A text that can be sent back; raises `ValueError` for a lone surrogate."""
+    return text.encode().decode()
 
 
 def _bot_of(body: dict[str, Any]) -> str:

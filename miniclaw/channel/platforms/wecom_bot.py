@@ -86,7 +86,7 @@ class WeComBotPlatform:
             message = _object(text)
             match message["msgtype"]:
                 case "stream":
-                    return Poll(turn_id=str(message["stream"]["id"]))
+                    return Poll(turn_id=_id(message["stream"]["id"]).encode().decode())  # it is sent back
                 case "event":
                     return Answer()
             return self._message(message, request.now)
@@ -103,11 +103,12 @@ class WeComBotPlatform:
         """The answer as far as it is; the last one has `finish`."""
         if standing is None:
             return self._stream(stream_id, LOST, finish=True)
-        text, finish = self.split(standing.text)[0], standing.is_ended
+        (text, *rest), finish = self.split(standing.text), standing.is_ended
         if standing.is_delivered:
             text = LATER
         elif finish:
-            text = text if text.strip() else NOTHING
+            has_url = standing.target is not None and standing.target.url is not None
+            text = (text if text.strip() else NOTHING) + (CUT if rest and not has_url else "")
         elif standing.target is not None and self._is_late(standing.target):
             text, finish = f"{text}\n\n{LATER}".lstrip(), True
         elif (question := standing.question) is not None:
