@@ -261,7 +261,7 @@ async def test_a_list_without_an_end_is_cut(
     monkeypatch.setattr("miniclaw.mcp.client.client.MAX_PAGES", 50)
     body = f"def tools(message): reply(message, tools=[{{'name': 'say'}}], nextCursor={cursor})"
     async with client_of(program(tmp_path, body)) as client:
-        assert 1 < len(await client.list_tools()) <= 50
+        assert len(await client.list_tools()) == (2 if "again" in cursor else 50)
 
 
 async def test_an_empty_cursor_is_one_too_and_null_is_the_end(tmp_path: Path) -> None:
@@ -274,7 +274,9 @@ def tools(message):
         assert len(await client.list_tools()) == 2
 
 
-async def test_second_answers_late_answers_and_strange_ids_disturb_no_other_call(tmp_path: Path) -> None:
+async def test_second_answers_late_answers_and_strange_ids_disturb_no_other_call(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     body = """
 late = []
 def call(message):
@@ -287,8 +289,9 @@ def call(message):
     for strange in (None, 4711, "server-error", [1], 1.5):
         send({"id": strange, "result": {}})
     send({"error": {"code": -32600, "message": "no id at all"}})
-    send({"id": str(message["id"]), "result": {"content": [{"type": "text", "text": words}]}})
-    text(message, "twice")
+    answer = {"jsonrpc": "2.0", "id": str(message["id"])}
+    twice = [{**answer, "result": {"content": [{"type": "text", "text": one}]}} for one in (words, "twice")]
+    os.write(1, "".join(json.dumps(one) + "\\n" for one in twice).encode())
 def other(message):
     if message["method"] == "notifications/cancelled":
         late.append(late[0])
@@ -300,6 +303,7 @@ def other(message):
         await asyncio.wait({task})
         for words in ("one", "two"):
             assert text_of(await client.call_tool("say", {"words": words})) == words
+    assert not caplog.records
 
 
 async def test_a_call_that_takes_too_long_is_given_up_told_to_the_server_and_prolonged_by_progress(

@@ -228,7 +228,7 @@ async def test_what_one_login_server_gave_is_not_sent_to_another() -> None:
     async with world() as here, world() as there:
         kept = {
             "issuer": there.origin,
-            "client": {"client_id": "theirs"},
+            "client": {"client_id": "theirs", "redirect_uri": here.redirect_uri},
             "tokens": {"access_token": "theirs"},
         }
         async with here.client(kept):

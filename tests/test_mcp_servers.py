@@ -290,10 +290,6 @@ async def test_a_gateway_starts_with_ten_servers_of_which_three_are_broken_and_s
         silent={"command": silent[0], "args": silent[1:], "startSeconds": 0.8},
     )
     async with running_claw(tmp_path) as claw:
-        assert {row["state"] for row in claw.servers.status()} <= {
-            "starting",
-            "waiting",
-        }
         await claw.servers.settle(20.0)
         rows = {row["name"]: row for row in claw.servers.status()}
         assert {name for name, row in rows.items() if row["state"] == "ready"} == {
