@@ -203,6 +203,21 @@ async def test_a_server_that_forgets_every_session_is_not_asked_for_ever() -> No
         assert fake.sessions == 2 and fake.count("tools/call") == 2
 
 
+async def test_a_new_session_that_nobody_grants_fails_the_call_after_the_start_limit() -> None:
+    never = asyncio.Event()
+
+    async def hang(request: web.Request, message: dict[str, Any]) -> web.StreamResponse | None:
+        if message.get("method") == "initialize":
+            await never.wait()
+        return web.Response(status=404) if message.get("method") == "tools/call" else None
+
+    async with faking() as fake, connect(fake.url, start_seconds=0.5) as client:
+        fake.before = hang
+        with pytest.raises(MCPUnavailable, match=r"within 0\.5 s"):
+            await client.call_tool("say")
+        never.set()
+
+
 # --- streams ----------------------------------------------------------------------------------------------
 
 

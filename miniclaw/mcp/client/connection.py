@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
@@ -81,17 +81,20 @@ class Connection:
 
     async def __aenter__(self) -> Self:
         try:
-            async with asyncio.timeout(self._start_seconds):
-                await self._connect()
-        except TimeoutError:
-            await self.close()
-            raise MCPUnavailable(
-                f"The server did not answer within {self._start_seconds:g} s of its start."
-            ) from None
+            await self._within(self._connect())
         except BaseException:
             await self.close()
             raise
         return self
+
+    async def _within(self, connecting: Coroutine[Any, Any, None]) -> None:
+        """Wait for a connection at most as long as the start may take."""
+        try:
+            async with asyncio.timeout(self._start_seconds):
+                await connecting
+        except TimeoutError:
+            text = f"The server did not answer within {self._start_seconds:g} s of its start."
+            raise MCPUnavailable(text) from None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -245,7 +248,7 @@ class Connection:
                 raise
         async with self._again:
             if getattr(link, "session", None) == session:  # else another call has done it
-                await self._shake_hands()
+                await self._within(self._shake_hands())
         return await self._calls.once(method, params, self._headers(method, params), progress, host)
 
     def _headers(self, method: str, params: Mapping[str, Any]) -> dict[str, str]:
