@@ -285,6 +285,37 @@ async def test_questions_come_on_the_stream_of_their_call_and_are_answered_besid
     assert sent == [tmp_path.as_uri()]
 
 
+async def test_the_general_stream_is_there_before_the_first_call_so_that_no_question_is_lost(
+    tmp_path: Path,
+) -> None:
+    streams: list[web.StreamResponse] = []
+    answered = asyncio.Event()
+
+    async def general(request: web.Request, message: dict[str, Any]) -> web.StreamResponse | None:
+        if request.method == "GET":
+            await asyncio.sleep(0.05)
+            response = web.StreamResponse(headers=EVENTS)
+            await response.prepare(request)
+            streams.append(response)
+            await answered.wait()
+            return response
+        if message.get("id") == "q":
+            answered.set()
+            return web.Response(status=202)
+        return None
+
+    async def call(request: web.Request, message: dict[str, Any]) -> dict[str, Any]:
+        for response in streams:
+            await response.write(b'data: {"jsonrpc": "2.0", "id": "q", "method": "roots/list"}\n\n')
+        await asyncio.wait_for(answered.wait(), 5.0)
+        return OK
+
+    async with faking() as fake:
+        fake.before, fake.call = general, call
+        async with connect(fake.url, host=helpful(tmp_path)) as client:
+            assert text_of(await client.call_tool("say")) == "ok"
+
+
 async def test_twenty_megabytes_come_through_a_stream() -> None:
     large = {"content": [{"type": "text", "text": "x" * 20_000_000}]}
     async with faking() as fake, connect(fake.url) as client:

@@ -34,6 +34,8 @@ RESUMES: Final = 5
 """How often in a row a stream that gives nothing new is asked for again."""
 RETRY_SECONDS: Final = 1.0
 MAX_RETRY_SECONDS: Final = 60.0
+LISTEN_SECONDS: Final = 2.0
+"""How long a server may take to open the general stream; some say nothing until they have something to say."""
 DELETE_SECONDS: Final = 2.0
 MAX_LOGINS: Final = 3
 """How often one request may lead to a new token."""
@@ -111,11 +113,17 @@ class HttpLink(Link):
                 raise refusal(response, await body_of(response))
 
     async def listen(self) -> None:
-        """Hold a stream for what belongs to no request, where the server offers one."""
+        """Hold a stream for what belongs to no request, where the server offers one.
+
+        Waits until it is there: what servers send before that is lost, also their questions.
+        """
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait({self._listening})
-        self._listening = asyncio.get_running_loop().create_task(self._listen())
+        opened = asyncio.Event()
+        self._listening = asyncio.get_running_loop().create_task(self._listen(opened))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(opened.wait(), LISTEN_SECONDS)
 
     async def close(self) -> None:
         """End the session and all connections."""
@@ -260,7 +268,7 @@ class HttpLink(Link):
             if reader.last_id != before:
                 tries = 0
 
-    async def _listen(self) -> None:
+    async def _listen(self, opened: asyncio.Event) -> None:
         """Hold the general stream; a server without one says so by its status."""
         reader, wait = EventReader(), RETRY_SECONDS
         while True:
@@ -269,6 +277,7 @@ class HttpLink(Link):
                 headers["Last-Event-ID"] = reader.last_id
             try:
                 async with self._request("GET", None, headers) as response:
+                    opened.set()
                     if 400 <= response.status < 500 or response.content_type != "text/event-stream":
                         return
                     before, reader = reader.last_id, _again(reader)
@@ -276,6 +285,7 @@ class HttpLink(Link):
                     wait = RETRY_SECONDS if reader.last_id != before else wait
             except MCPUnavailable as error:
                 logger.debug("no general stream: %s", error)
+                opened.set()
             pause = wait if reader.retry is None else max(reader.retry, wait - RETRY_SECONDS)
             await asyncio.sleep(pause * random.uniform(1.0, 1.2))
             wait = min(wait * 2, MAX_RETRY_SECONDS)
