@@ -16,15 +16,19 @@ from aiohttp import web
 
 from miniclaw.agent import sse
 from miniclaw.agent.answer import AnswerBuilder
+from miniclaw.agent.demo import DemoProvider
 from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import MOST_CALLS, MOST_CHARS, LLMChunk, LLMResponse, whole
 from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.report import MOST_CHARS as MOST_REPORTED
 from miniclaw.agent.report import read_report, retry_after
+from miniclaw.agent.responses import ResponsesAssembler
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.agent.sse import EventReader
 from miniclaw.agent.stream import ChatAssembler
 from miniclaw.errors import ModelError
+from miniclaw.tools import ToolContext, ToolRegistry
+from miniclaw.tools.builtins import builtin_tools
 from tests.support.agent import eventually, say, send
 from tests.support.claw import running_claw
 
@@ -199,3 +203,38 @@ def test_thoughts_in_very_many_pieces_are_put_together_at_the_end() -> None:
     assembler.feed({"choices": [{"delta": {"content": "end"}, "finish_reason": "stop"}]})
     details = (assembler.finish().provider_data or {})["details"]
     assert details == [{"type": "reasoning.text", "index": 0, "text": "x" * 16 * 30_000}]
+
+
+async def test_the_demo_model_looks_for_a_sum_in_the_beginning_of_a_question_only() -> None:
+    tools = [{"type": "function", "function": {"name": "calculator", "parameters": {}}}]
+    response = await DemoProvider().chat([{"role": "user", "content": "(+" * 50_000}], tools)
+    assert not response.tool_calls
+    response = await DemoProvider().chat([{"role": "user", "content": "What is (2+3)*4?"}], tools)
+    assert response.tool_calls[0].arguments == {"expression": "(2+3)*4"}
+
+
+def test_items_and_unknown_fields_of_calls_count_too() -> None:
+    responses, chat, sizes = ResponsesAssembler(AnswerBuilder("m")), ChatAssembler(), [0, 0]
+    for number in range(20):
+        item = {"type": "reasoning", "id": "x" * 1000}
+        event = {"type": "response.output_item.added", "output_index": number, "item": item}
+        part = {"index": 0, "id": "c", f"key{number}": "x" * 1000}
+        for place, chunk in enumerate(
+            (responses.feed(event), chat.feed({"choices": [{"delta": {"tool_calls": [part]}}]}))
+        ):
+            assert chunk is not None
+            sizes[place] += chunk.hidden
+    assert min(sizes) >= 20_000
+
+
+async def test_an_edit_that_would_make_a_file_too_large_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    registry = ToolRegistry(builtin_tools())
+    context = ToolContext(user_id="a", scope="a", session_id="s", turn_id="t", workspace=tmp_path)
+    await registry.execute("write_file", {"path": "a.txt", "content": "a" * 50_000}, context)
+    edit = {"path": "a.txt", "old_text": "a", "new_text": "b" * 12_000, "replace_all": True}
+    result = await registry.execute("edit_file", edit, context)
+    assert not result.ok and "are allowed" in result.content
+    await registry.execute("write_file", {"path": "n.txt", "content": "\n" * 100_000}, context)
+    edit = {"path": "n.txt", "old_text": "\n", "new_text": "x", "replace_all": True}
+    result = await registry.execute("edit_file", edit, context)
+    assert result.ok and result.data["replaced"] == 100_000 and result.data["lines"] == list(range(1, 11))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final
@@ -43,8 +42,6 @@ preferences. Nothing that is known already, no small talk, no passwords or keys,
 politics or money. Write in the user's language, one full sentence each. Answer with a JSON array only, [] for
 nothing: [{"content": "...", "context": "when or why, in a few words", "memory_type": "semantic|episodic|procedural",
 "category": "fact|preference|task", "replaces": "the id of a known one that is no longer true, or null"}]"""
-
-_ARRAY = re.compile(r"\[.*\]", re.DOTALL)
 
 
 class _Proposal(BaseModel):
@@ -133,9 +130,8 @@ def _request(said: str, answer: str, known: Sequence[MemoryRecord]) -> list[dict
 
 def _proposals(text: str, said: str, known: Sequence[MemoryRecord]) -> list[_Proposal]:
     """Those that can be used: new, in the user's own words for the most part, and not sensitive."""
-    found = _ARRAY.search(text)
     try:
-        rows = json.loads(found[0]) if found else []
+        rows = json.loads(text[text.find("[") : text.rfind("]") + 1] or "[]")
     except (ValueError, RecursionError):
         return []
     words = set(tokenize(said))

@@ -22,6 +22,8 @@ NAME: Final = "miniclaw-demo"
 PIECE: Final = 6
 """Characters of a streamed piece."""
 
+SUM_CHARS: Final = 60
+"""Where a sum is looked for: the work grows much faster than the text."""
 _SUM: Final = re.compile(r"[\d(（.][\d\s.+\-*/^%×÷()（）]*[+\-*/^%×÷][\d\s.+\-*/^%×÷()（）]*[\d)）]")
 _CLOCK: Final = re.compile(r"几点|时间|日期|几号|星期几|what time|what day|date|clock", re.IGNORECASE)
 _REMEMBER: Final = re.compile(
@@ -122,7 +124,7 @@ def _call_for(question: str, offered: set[str]) -> ToolCall | None:
         return _call("memory_save", content=question[match.end() :].strip())
     if "memory_search" in offered and (match := _FORGET.match(question)) and question[match.end() :].strip():
         return _call("memory_search", query=question[match.end() :].strip(), limit=1)
-    if "calculator" in offered and (found := _SUM.search(question)):
+    if "calculator" in offered and (found := _SUM.search(question[:SUM_CHARS])):
         return _call("calculator", expression=found.group().strip())
     if "datetime" in offered and _CLOCK.search(question):
         return _call("datetime")

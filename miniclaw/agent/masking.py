@@ -14,7 +14,7 @@ SECRET_LENGTH: Final = 8
 """A shorter one is a placeholder, and may be any word."""
 _KEYS: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "cookie")
 _KEY_ENDS: Final = tuple(f"{key}{end}" for key in _KEYS for end in ('":', '\\":'))
-_KEYED: Final = re.compile(rf'(\\*"[\w-]*(?:{"|".join(_KEYS)})\\*":\s*\\*")([^"\\]+)', re.IGNORECASE)
+_KEYED: Final = re.compile(rf'((?<!\\)\\*"[\w-]*(?:{"|".join(_KEYS)})\\*":\s*\\*")([^"\\]+)', re.IGNORECASE)
 _MARKS: Final = (
     *("sk-", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxs-", "whsec_"),
     *("AKIA", "eyJ", "Bearer "),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from miniclaw.agent.adapt import own_data, short_id, wire_name
 from miniclaw.agent.answer import AnswerBuilder, RawCall, cut_error
@@ -17,6 +17,8 @@ from miniclaw.agent.quirks import Quirks
 
 __all__ = ["ResponsesAssembler", "responses_body"]
 
+MOST_ITEMS: Final = 1000
+"""Items of an answer that are kept."""
 _STATELESS: dict[str, Any] = {"store": False, "include": ["reasoning.encrypted_content"]}
 
 
@@ -126,7 +128,9 @@ class ResponsesAssembler:
             case "response.reasoning_summary_part.added" if event.get("summary_index"):
                 return self._answer.take("", "\n\n")
             case "response.output_item.added" | "response.output_item.done":
-                self._items[place] = _dict(event.get("item"))
+                if place in self._items or len(self._items) < MOST_ITEMS:
+                    self._items[place] = _dict(event.get("item"))
+                return LLMChunk(hidden=len(str(event.get("item"))))
             case "response.function_call_arguments.delta":
                 self._arguments.setdefault(place, []).append(delta)
                 return LLMChunk(hidden=len(delta))

@@ -142,6 +142,7 @@ class ChatAssembler:
                 if isinstance(part, dict) and (call := self._take_call(part, taken)) is not None:
                     taken.append(call)
                     hidden += len(call.arguments[-1])
+                    hidden += sum(len(str(part[key])) for key in part.keys() - _CALL_KEYS)
         text, thought = _content(delta.get("content"))
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(details := delta.get("reasoning_details"), list):

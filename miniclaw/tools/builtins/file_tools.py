@@ -84,7 +84,9 @@ def _writing(of: _Of) -> list[Tool]:
         with workspace.changing():
             data = workspace.read(path)
             mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
-            text, lines = _edited(_text(path, data), path, old_text, plain_text(new_text), replace_all)
+            text, lines = _edited(
+                _text(path, data), path, old_text, plain_text(new_text), replace_all, workspace.file_bytes
+            )
             workspace.write(path, mark + text.encode())
         where = ", ".join(map(str, lines[:10])) + ("…" if len(lines) > 10 else "")
         return ToolResult(
@@ -179,7 +181,7 @@ def _lines(text: str) -> list[str]:
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
-def _edited(text: str, path: str, old: str, new: str, every: bool) -> tuple[str, list[int]]:
+def _edited(text: str, path: str, old: str, new: str, every: bool, most: int) -> tuple[str, list[int]]:
     """The changed text, and the lines where it changed; line ends stay as the file has them."""
     if text.count("\r\n") * 2 > text.count("\n"):
         new = re.sub("\r?\n", "\r\n", new)
@@ -199,7 +201,14 @@ def _edited(text: str, path: str, old: str, new: str, every: bool) -> tuple[str,
                 " `replace_all`."
             )
         return text[:first] + new + text[first + len(old) :], [text.count("\n", 0, first) + 1]
-    lines = [text.count("\n", 0, match.start()) + 1 for match in re.finditer(re.escape(old), text)]
+    size = len(text) + text.count(old) * (len(new) - len(old))
+    if size > most:
+        raise ToolError(f"`{path}` would have {size:,} characters; {most:,} are allowed.")
+    lines, line, before = [], 1, 0
+    for match in re.finditer(re.escape(old), text):
+        line += text.count("\n", before, match.start())
+        before = match.start()
+        lines.append(line)
     return text.replace(old, new), lines
 
 
