@@ -337,6 +337,20 @@ async def test_a_full_mailbox_is_told_and_an_overloaded_gateway_hangs_up(tmp_pat
             await one.say("no room at all", group=True, chatid="wr2")
 
 
+async def test_a_message_whose_sender_was_told_to_write_again_is_not_run_as_well(tmp_path: Path) -> None:
+    talk = DictatedProvider()
+    few: dict[str, Any] = {"limits.waiting_per_session": 1}
+    async with chat(tmp_path, talk, **few) as one:
+        begun = [await one.say("runs")]
+        await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
+        begun.append(await one.say("waits"))
+        busy = await one.say("one too many", number=77)
+        for stream in begun:
+            talk.end("done")
+            await one.finish(stream)
+        assert await one.say("one too many", number=77) == busy and one.turns() == 2
+
+
 async def test_a_group_has_its_own_session_and_memory(tmp_path: Path) -> None:
     async with chat(tmp_path, [echo] * 2) as one:
         await one.finish(await one.say("hi"))

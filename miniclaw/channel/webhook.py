@@ -229,6 +229,9 @@ class WebhookChannel(Channel):
     async def _store(self, inbound: Inbound) -> Answer:
         """Hand the message to the pump and wait for its commit, but not longer than the platform does."""
         if self._notices.has_told(inbound):
+            if isinstance(self.platform, ShowsTurns):  # of which only "busy" is kept
+                text = await self._notices.text(inbound, Receipt(status="busy"))
+                return self.platform.show(inbound.msg_id, Standing(text=text))
             return self.platform.answer(Receipt(status="duplicate"), inbound)
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._unsettled[id(inbound)] = future
@@ -247,6 +250,8 @@ class WebhookChannel(Channel):
             if receipt.turn_id is not None:
                 return self._show(receipt.turn_id)
             if text := await self._notices.text(inbound, receipt):
+                if receipt.status == "busy":
+                    await self._notices.note(inbound, text)
                 return self.platform.show(inbound.msg_id, Standing(text=text))
         else:
             await self._notices.tell(inbound, receipt)

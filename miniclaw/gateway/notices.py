@@ -15,7 +15,7 @@ from miniclaw.errors import StorageError
 from miniclaw.gateway.dispatcher import Dispatcher
 from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload
 from miniclaw.identity import Identities
-from miniclaw.session.outbox import Delivery, Outbox
+from miniclaw.session.outbox import Delivery, DeliveryState, Outbox
 
 __all__ = ["Notices"]
 
@@ -57,6 +57,10 @@ class Notices:
         except StorageError as error:
             logger.error("a reply to %s could not be stored: %s", inbound.msg_id, error)
 
+    async def note(self, inbound: Inbound, text: str) -> None:
+        """Keep that a person was told in the platform's answer; raises `StorageError`."""
+        await self._store(inbound, text, state="sent")
+
     def has_told(self, inbound: Inbound) -> bool:
         """Whether a person had such a reply to this message: one that was told to write again is not run as well."""
         return inbound.typed and self._outbox.has(f"{_key(inbound)}.0")
@@ -75,7 +79,7 @@ class Notices:
             return command_text(str(receipt.name), receipt.result)
         return receipt.message if receipt.status == "refused" and receipt.code != "ignored" else ""
 
-    async def _store(self, inbound: Inbound, text: str) -> None:
+    async def _store(self, inbound: Inbound, text: str, *, state: DeliveryState = "pending") -> None:
         assert inbound.reply_to is not None
         moment, key = self._clock(), _key(inbound)
         rows = [
@@ -90,13 +94,15 @@ class Notices:
                 conversation=inbound.reply_to.conversation,
                 target=inbound.reply_to,
                 text=piece,
+                state=state,
                 next_at=moment,
                 created_at=moment,
             )
             for part, piece in enumerate(self._channels[inbound.channel].split(text))
         ]
         await self._outbox.notice(rows)
-        self._dispatcher.take_up(rows[0])
+        if state == "pending":
+            self._dispatcher.take_up(rows[0])
 
 
 def _key(inbound: Inbound) -> str:

@@ -12,7 +12,7 @@ from miniclaw.config import Clock
 from miniclaw.db import Database
 from miniclaw.gateway.protocol import ReplyTarget
 
-__all__ = ["Delivery", "Outbox", "insert_deliveries"]
+__all__ = ["Delivery", "DeliveryState", "Outbox", "insert_deliveries"]
 
 DeliveryState = Literal["streaming", "pending", "sending", "sent", "dead"]
 
