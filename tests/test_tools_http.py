@@ -216,6 +216,8 @@ CLIENTS = {
     "channel/platforms/client.py": "a platform's API, and addresses on the hosts that its settings name",
     "agent/client.py": "the operator's own model server",
     "memory/embeddings.py": "the operator's own server of embeddings",
+    "mcp/client/http.py": "the MCP servers of the operator's own mcp.json",
+    "mcp/client/oauth_metadata.py": "where those servers and their login servers say that they are",
     "cli/webhook_command.py": "posts to the gateway on this machine",
     "cli/doctor_webhooks.py": "posts to the operator's own public address",
 }
