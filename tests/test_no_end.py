@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sqlite3
 import sys
@@ -17,7 +18,10 @@ from aiohttp import web
 from miniclaw.agent import sse
 from miniclaw.agent.answer import AnswerBuilder
 from miniclaw.agent.demo import DemoProvider
+from miniclaw.agent.failures import explain
+from miniclaw.agent.masking import mask
 from miniclaw.agent.openai_provider import OpenAIProvider
+from miniclaw.agent.overflow import overflow_in
 from miniclaw.agent.providers import MOST_CALLS, MOST_CHARS, LLMChunk, LLMResponse, whole
 from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.report import MOST_CHARS as MOST_REPORTED
@@ -238,3 +242,34 @@ async def test_an_edit_that_would_make_a_file_too_large_is_refused_before_it_is_
     edit = {"path": "n.txt", "old_text": "\n", "new_text": "x", "replace_all": True}
     result = await registry.execute("edit_file", edit, context)
     assert result.ok and result.data["replaced"] == 100_000 and result.data["lines"] == list(range(1, 11))
+
+
+@pytest.mark.parametrize("size", [600, 2_000, 100_000])
+def test_a_refusal_made_to_be_slow_to_read_is_read_at_once(size: int) -> None:
+    text = "contains 1 tokens " * (size // 54) + "exceed " * (size // 21) + "1" * (size // 3)
+    assert overflow_in(read_report({"error": {"message": text}}), 400) is None
+
+
+def test_a_wait_beyond_all_years_is_still_told() -> None:
+    report = read_report({"error": {"message": "slow down"}})
+    error = explain(report, 429, wait=99_999_999_999_999.0, now=1_800_000_000.0)
+    assert error.code == "model_rate_limited" and "free again at 20" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("written", "secret"),
+    [
+        ('{"X-API-Key": "HEADERSECRET12345678"}', "HEADERSECRET"),
+        ('{"X-Auth-Key": "AUTHKEYSECRET123"}', "AUTHKEYSECRET"),
+        ('{"url": "https://a.example/x?api_key=URLSECRET12345678&b=1"}', "URLSECRET"),
+        ('{"password": "PW\\"quotedRESTOFPASSWORD", "b": 1}', "RESTOF"),
+        ('{"password": "\\"quotedfirst1"}', "quotedfirst1"),
+        ('{"args": "{\\"token\\": \\"abcSECRET123\\", \\"c\\": 1}"}', "SECRET123"),
+        ('{"token": "cut offSECRET', "SECRET"),
+    ],
+)
+def test_a_secret_is_masked_however_its_key_is_written_and_to_its_end(written: str, secret: str) -> None:
+    shown = mask(written)
+    assert secret not in shown and "[secret]" in shown
+    if written.endswith("}"):
+        assert json.loads(shown).keys() == json.loads(written).keys()

@@ -178,10 +178,11 @@ async def test_a_call_runs_only_once_it_is_stored() -> None:
 async def test_of_two_writes_that_are_the_same_one_runs_also_when_the_process_ends_between_them(
     is_stored: bool,
 ) -> None:
-    twins = [call("c1", "save", at="x"), call("c2", "save", at="x")]
+    twins = [call("c1", "store", at="x"), call("c2", "save", at="x")]
     asked = asks(*twins).to_message()
     done: list[Message] = [{"role": "tool", "tool_call_id": "c1", "content": "saved"}] if is_stored else []
     tool = Probe("save", "write")
+    tool.aliases = ("store",)
     gate = OpenGate({} if is_stored else {"save": "interrupted"})
     _, transcript = await run(
         [LLMResponse(text="x")], tool, transcript=ListTranscript([asked, *done]), gate=gate

@@ -52,6 +52,9 @@ _FILTER_CODES: Final = frozenset({
     *("content_filter", "content_policy_violation", "data_inspection_failed", "datainspectionfailed", "1301")
 })  # fmt: skip
 
+LONGEST_WAIT: Final = 10 * 365 * 86_400.0
+"""Seconds beyond which a server's wait is not told any more exactly."""
+
 
 def explain(
     report: Report, status: int, info: ModelInfo | None = None, *, wait: float | None = None, now: float = 0.0
@@ -146,7 +149,7 @@ def _rate_limited(wait: float | None, now: float) -> ModelError:
     if wait is not None and wait > 1:
         text = f"The model is rate limited; it is free again in {wait:.0f} s."
         if wait > MOST_WAIT:
-            moment = datetime.fromtimestamp(now).astimezone() + timedelta(seconds=wait)
+            moment = datetime.fromtimestamp(now).astimezone() + timedelta(seconds=min(wait, LONGEST_WAIT))
             text = f"The model is rate limited; it is free again at {moment:%Y-%m-%d %H:%M}."
     is_soon = wait is None or wait <= MOST_WAIT
     return ModelError("model_rate_limited", text, kind="rate_limited", retryable=is_soon, retry_after=wait)

@@ -12,9 +12,18 @@ __all__ = ["mask", "secrets_of"]
 
 SECRET_LENGTH: Final = 8
 """A shorter one is a placeholder, and may be any word."""
-_KEYS: Final = ("password", "passwd", "secret", "token", "api_key", "apikey", "authorization", "cookie")
+_KEYS: Final = (
+    *("password", "passwd", "secret", "token", "api_key", "apikey", "api-key", "authorization", "cookie"),
+    *("auth-key", "auth_key", "private_key", "private-key", "access_key", "access-key"),
+)
 _KEY_ENDS: Final = tuple(f"{key}{end}" for key in _KEYS for end in ('":', '\\":'))
-_KEYED: Final = re.compile(rf'((?<!\\)\\*"[\w-]*(?:{"|".join(_KEYS)})\\*":\s*\\*")([^"\\]+)', re.IGNORECASE)
+_KEYED: Final = re.compile(
+    # A value ends at a quote with as many backslashes as the one that it begins with, or where the text was cut.
+    rf'((?<!\\)(?P<esc>\\*)"[\w-]{{0,60}}(?:{"|".join(_KEYS)})(?P=esc)":\s*(?P=esc)")'
+    r'.{1,4000}?((?<!\\)(?P=esc)"|\Z)',
+    re.IGNORECASE | re.DOTALL,
+)
+_IN_URL: Final = re.compile(rf'([?&][\w-]{{0,40}}(?:{"|".join(_KEYS)})=)[^&\s"\'\\]+', re.IGNORECASE)
 _MARKS: Final = (
     *("sk-", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxa-", "xoxb-", "xoxp-", "xoxs-", "whsec_"),
     *("AKIA", "eyJ", "Bearer "),
@@ -52,5 +61,7 @@ def mask(text: str, known: Sequence[str] = ()) -> str:
         text = _SHAPED.sub("[secret]", text)
     lower = text.lower()
     if any(end in lower for end in _KEY_ENDS):
-        text = _KEYED.sub(r"\1[secret]", text)
+        text = _KEYED.sub(r"\1[secret]\3", text)
+    if any(f"{key}=" in lower for key in _KEYS):
+        text = _IN_URL.sub(r"\1[secret]", text)
     return text

@@ -23,8 +23,8 @@ _WORDS: Final = tuple(
         r"prompt is too long(?::\s*(?P<sent>\d+) tokens? > (?P<limit>\d+))?",
         r"\(length (?P<sent>\d+)\).{0,40}longer than the maximum model length of (?P<limit>\d+)",
         r"maximum (?:context|prompt|model|sequence) length(?: of| is)? (?P<limit>\d+)"
-        r"(?:.*?(?:resulted in|requested|contains|a total of|you passed|has)\s*(?:about )?(?P<sent>\d+))?",
-        r"contains (?P<sent>\d+) tokens.*?(?:too large|exceed).*?(?P<limit>\d+) maximum context",
+        r"(?:.{0,300}?(?:resulted in|requested|contains|a total of|you passed|has)\s*(?:about )?(?P<sent>\d+))?",
+        r"contains (?P<sent>\d{1,12}) tokens.{0,60}?(?:too large|exceed).{0,120}?(?P<limit>\d{1,12}) maximum context",
         r"range of input length should be \[\d+, ?(?P<limit>\d+)\]",
         r"\((?P<sent>\d+) tokens\) exceeds the available context size(?: \((?P<limit>\d+))?",
         r"exceeds? the available context size",
@@ -33,8 +33,8 @@ _WORDS: Final = tuple(
         r"\((?P<sent>\d+) tokens\) is longer than the model'?s context length \((?P<limit>\d+)",
         r"must (?:be <=|have less than) (?P<limit>\d+).{0,20}given:? (?P<sent>\d+)",
         r"cannot exceed (?P<limit>\d+).{0,20}received (?P<sent>\d+)",
-        r"first (?P<sent>\d+) tokens when context the overflows.*context length of only (?P<limit>\d+)",
-        r"tokens? per min.*limit:? (?P<limit>\d+),(?: used:? \d+,)? requested:? (?P<sent>\d+)",
+        r"first (?P<sent>\d+) tokens when context the overflows.{0,200}context length of only (?P<limit>\d+)",
+        r"tokens? per min.{0,200}limit:? (?P<limit>\d+),(?: used:? \d+,)? requested:? (?P<sent>\d+)",
         r"(?:exceed\w*|longer than|too long for|over) (?:the |this |its )?(?:model'?s? )?(?:max(?:imum)? )?context"
         r"(?: length| window| size)?(?: exceeds? limit)?",
         r"context (?:length|window|size)(?: of this model)? (?:is |was )?(?:exceed|too)",
@@ -44,12 +44,14 @@ _WORDS: Final = tuple(
 )
 """How servers say that a conversation is too long; most name the limit."""
 
+LOOKED_AT: Final = 600
+"""Characters of a sentence in which the words are looked for."""
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
 def overflow_in(report: Report, status: int) -> ModelError | None:
     """The overflow that a report tells of, if it does."""
-    message = _THOUSANDS.sub("", report.message)
+    message = _THOUSANDS.sub("", report.message[:LOOKED_AT])
     found = next((match for pattern in _WORDS if (match := pattern.search(message))), None)
     groups = found.groupdict() if found else {}
     limit, sent = (

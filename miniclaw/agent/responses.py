@@ -133,7 +133,7 @@ class ResponsesAssembler:
                 return LLMChunk(hidden=len(str(event.get("item"))))
             case "response.function_call_arguments.delta":
                 self._arguments.setdefault(place, []).append(delta)
-                return LLMChunk(hidden=len(delta))
+                return LLMChunk(hidden=len(delta) or 1)
             case "response.completed" | "response.incomplete" | "response.failed" | "response":
                 return self._take_whole(_dict(event.get("response")) if kind != "response" else event)
         return None

@@ -141,7 +141,7 @@ class ChatAssembler:
             for part in parts:
                 if isinstance(part, dict) and (call := self._take_call(part, taken)) is not None:
                     taken.append(call)
-                    hidden += len(call.arguments[-1])
+                    hidden += len(call.arguments[-1]) or 1
                     hidden += sum(len(str(part[key])) for key in part.keys() - _CALL_KEYS)
         text, thought = _content(delta.get("content"))
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
