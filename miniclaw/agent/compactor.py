@@ -32,7 +32,7 @@ SECONDS: Final = 60.0
 LONG: Final = 1000
 """Messages from which on a thread looks at them."""
 PAUSE: Final = 20
-"""Entries that a log must grow by before a summary that failed is tried again."""
+"""Entries that a log must grow by before a summary that failed is tried again; twice as many each time."""
 SUMMARY_CHARS: Final = 20_000
 """What is kept of a summary."""
 MOST_FAILED: Final = 1000
@@ -44,8 +44,8 @@ class Compactor:
 
     def __init__(self, core: Core) -> None:
         self._c = core
-        self._failed: OrderedDict[str, int] = OrderedDict()
-        """Sessions whose last summary failed, and how long their logs were then."""
+        self._failed: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        """Sessions whose last summary failed: how long a log has to be for the next try, and the pause before it."""
 
     async def make_room(
         self, session: Session, system: str, tools: Sequence[Message] | None, ask: Ask
@@ -56,7 +56,8 @@ class Compactor:
         """
         window, history = self._c.window, session.history()
         room = window.room(system, model=self._model(session), tools=tools)
-        if history.fits(room) or session.next_position < self._failed.get(session.session_id, -PAUSE) + PAUSE:
+        again, pause = self._failed.get(session.session_id, (0, PAUSE // 2))
+        if history.fits(room) or session.next_position < again:
             return False
         everything = history.messages()
         work = partial(compact, everything, room, may_clear=window.may_clear)
@@ -71,7 +72,7 @@ class Compactor:
         except (MiniClawError, TimeoutError) as error:
             reason = error or f"it took longer than {SECONDS:g} s"
             logger.warning("session %s has no summary of its beginning: %s", session.session_id, reason)
-            self._failed[session.session_id] = session.next_position
+            self._failed[session.session_id] = (session.next_position + 2 * pause, 2 * pause)
             while len(self._failed) > MOST_FAILED:
                 self._failed.popitem(last=False)
             return False

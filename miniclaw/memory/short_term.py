@@ -69,8 +69,11 @@ class ShortTermMemory:
         """System prompt and as many of the latest turns as fit, where they do not with old results cleared."""
         room = self.room(system, model=model, tools=tools)
         if not history.fits(room):
-            latest, history = history.tail(LOOKED_AT * room)[0], HistoryView()
-            history.extend(clear_results(latest, may_clear=self.may_clear))
+            latest = history.tail(LOOKED_AT * room)[0]
+            cleared = clear_results(latest, may_clear=self.may_clear)
+            if any(new is not old for new, old in zip(cleared, latest, strict=True)):
+                history = HistoryView()
+                history.extend(cleared)
         chosen, cost = history.tail(room)
         if cost > room:
             chosen = _squeeze(chosen, room)
