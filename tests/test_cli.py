@@ -66,6 +66,14 @@ def test_once_with_json_prints_one_object_with_the_promised_fields(tmp_path: Pat
     assert "杭州" in again["text"] and again["session_id"] != row["session_id"]
 
 
+def test_an_answer_tells_how_many_memories_it_saved_and_used(tmp_path: Path) -> None:
+    asked = [
+        run("chat", "--once", text, data_dir=tmp_path, env={"LC_ALL": locale}).stdout.splitlines()[-1]
+        for text, locale in [("记住我住在杭州", "C"), ("我住在哪里?", "C"), ("我住在哪里?", "zh_CN.UTF-8")]
+    ]
+    assert asked == ["1 memory saved", "1 memory used", "有 1 条记忆插入"]
+
+
 def test_a_write_tool_without_anybody_to_ask_is_denied_and_runs_when_it_is_allowed(tmp_path: Path) -> None:
     run("chat", "--once", "记住我住在杭州", data_dir=tmp_path)
     denied = run("chat", "--once", "忘记我住在杭州", data_dir=tmp_path)

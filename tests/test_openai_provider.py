@@ -93,6 +93,36 @@ async def test_a_stream_is_shown_as_it_comes_and_ends_with_the_whole_answer() ->
     assert (response.usage.input_tokens, response.usage.output_tokens) == (7, 3)
 
 
+@pytest.mark.parametrize("printed", [False, True])
+async def test_a_remote_tool_is_known_by_its_own_name_where_only_one_has_it(printed: bool) -> None:
+    """Small models leave the server's name out, in calls and in calls that they print."""
+
+    def named(name: str) -> dict[str, Any]:
+        return {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+
+    def reply(name: str) -> Reply:
+        call = f'```json\n{{"name": "{name}", "arguments": {{}}}}\n```'
+        return {"text": call} if printed else {"calls": [(name, {})]}
+
+    names = [
+        "mcp__files__list_directory",
+        "mcp__files__read_file",
+        "read_file",
+        "mcp__a__echo",
+        "mcp__b__echo",
+    ]
+    asked = ["list_directory", "read_file", "echo"]
+    async with (
+        FakeModel(lambda messages, number: reply(asked[number - 1])) as server,
+        provider_of(server) as provider,
+    ):
+        called = [
+            [call.name for call in (await provider.chat(HELLO, [*map(named, names)])).tool_calls]
+            for _ in asked
+        ]
+    assert called == [["mcp__files__list_directory"], ["read_file"], [] if printed else ["echo"]]
+
+
 async def test_a_request_carries_model_messages_tools_and_the_parameters_that_are_set() -> None:
     async with FakeModel() as server, provider_of(server, temperature=0.5, max_tokens=9) as provider:
         await collect(provider)

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.providers import LLMResponse, Message
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.slack import SlackPlatform, sign
@@ -221,6 +221,21 @@ async def test_people_are_users_of_their_own_and_a_group_has_its_own_memory(tmp_
         (ann, ann_scope), (bob, bob_scope), (sender, group) = [tuple(row) for row in rows]
         assert ann == ann_scope == sender and bob == bob_scope != ann
         assert group.startswith("grp_")
+
+
+async def test_an_answer_tells_what_it_remembered_in_private_and_recalls_nothing_in_a_group(
+    tmp_path: Path,
+) -> None:
+    saves = LLMResponse(
+        tool_calls=[ToolCall.of("c1", "memory_save", {"content": "Lives in Hangzhou", "context": ""})]
+    )
+    async with workspace(tmp_path, [saves, LLMResponse(text="ok"), echo, echo]) as one:
+        await one.say("remember that I live in Hangzhou", channel="D1")
+        assert await one.answers(1) == ["ok\n\n(1 memory saved)"]
+        await one.say("who lives in Hangzhou", channel="D1")
+        assert (await one.answers(2))[1] == "echo: who lives in Hangzhou\n\n(1 memory used)"
+        await one.say(f"<@{BOT}> who lives in Hangzhou", channel="C1")
+        assert (await one.answers(3))[2] == "echo: who lives in Hangzhou"
 
 
 # --- when Slack does not do what it should ----------------------------------------------------------------

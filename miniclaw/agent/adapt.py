@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 from miniclaw.agent.providers import Message
 from miniclaw.agent.quirks import LENGTHS, Quirks
 
-__all__ = ["fit_messages", "fit_parameters", "fit_tools", "own_data", "short_id", "wire_name"]
+__all__ = ["fit_messages", "fit_parameters", "fit_tools", "own_data", "short_id", "short_names", "wire_name"]
 
 _FITTING: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 """Tool names that every server takes."""
@@ -70,6 +71,14 @@ def fit_tools(
             tool = {**tool, "function": changed}
         fitted.append(tool)
     return fitted, schemas, names
+
+
+def short_names(names: Collection[str]) -> dict[str, str]:
+    """What small models call a remote tool by: its own name without the server's, where only one tool has it."""
+    full = [name for name in names if name.startswith("mcp__")]
+    shorts = [name.removeprefix("mcp__").partition("__")[2] for name in full]
+    taken = Counter([*shorts, *names] if full else ())
+    return {short: name for short, name in zip(shorts, full, strict=True) if short and taken[short] == 1}
 
 
 def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, renamed: bool) -> Sequence[Message]:

@@ -11,7 +11,7 @@ from miniclaw import failpoints
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.core import Core
 from miniclaw.agent.progress import Outcome, Progress
-from miniclaw.agent.replies import stopped_note
+from miniclaw.agent.replies import stopped_note, with_memory_line
 from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Pulled
 from miniclaw.errors import StorageUnavailable
@@ -57,7 +57,7 @@ def _told(turn: Turn, outcome: Outcome) -> str:
         return command_text(data["name"], data["result"])
     if outcome.state == "cancelled":
         return str((outcome.message or {}).get("content") or stopped_note(turn.text))
-    return data.get("text") or data.get("message") or "…"
+    return with_memory_line(data.get("text") or data.get("message") or "…", data, turn.text)
 
 
 class TurnEnding:

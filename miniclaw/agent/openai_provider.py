@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
-from miniclaw.agent.adapt import fit_messages, fit_parameters, fit_tools
+from miniclaw.agent.adapt import fit_messages, fit_parameters, fit_tools, short_names
 from miniclaw.agent.answer import AnswerBuilder, cut_prompt
 from miniclaw.agent.client import new_client, warm_up
 from miniclaw.agent.failures import read_failure
@@ -189,7 +189,13 @@ class OpenAIProvider:
     def _request(self, messages: Sequence[Message], tools: Sequence[Message], quirks: Quirks) -> _Request:
         fitted, schemas, names = fit_tools(tools, quirks)
         by = hashlib.sha256(f"{self._base_url} {self._model}".encode()).hexdigest()[:12]
-        answer = AnswerBuilder(self._model, offered=schemas, names=names, by=by)
+        shorts = short_names(schemas)
+        answer = AnswerBuilder(
+            self._model,
+            offered=schemas | {short: schemas[name] for short, name in shorts.items()},
+            names={short: names.get(name, name) for short, name in shorts.items()} | names,
+            by=by,
+        )
         parameters = fit_parameters(self._parameters, quirks, has_tools=bool(fitted))
         if self._api == "responses":
             body = responses_body(messages, fitted, parameters, quirks, by=by)

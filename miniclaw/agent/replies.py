@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 from miniclaw.agent.budget import Limit, Stop
 
-__all__ = ["is_chinese", "limit_sentence", "stopped_note"]
+__all__ = ["is_chinese", "limit_sentence", "memory_line", "stopped_note", "with_memory_line"]
 
 _HAN: Final = re.compile(r"[\u3400-\u9fff]")
 
@@ -56,3 +57,20 @@ def limit_sentence(stop: Stop, question: str, last_result: str, shown: str = "")
 def stopped_note(question: str) -> str:
     """What the history says where the user stopped an answer."""
     return "（用户在这里停止了回答。）" if is_chinese(question) else "(The user stopped this answer here.)"
+
+
+def memory_line(data: Mapping[str, Any], *, chinese: bool) -> str:
+    """How many memories an answer used and saved, by the data of its end; empty where it did neither."""
+    used, saved = (len(data.get(name) or ()) for name in ("used_memories", "saved_memories"))
+    if chinese:
+        said = (f"有 {used} 条记忆插入" if used else "", f"保存了 {saved} 条记忆" if saved else "")
+        return "，".join(filter(None, said))
+    counted = ((used, "used"), (saved, "saved"))
+    return ", ".join(f"{n} {'memory' if n == 1 else 'memories'} {what}" for n, what in counted if n)
+
+
+def with_memory_line(text: str, data: Mapping[str, Any], question: str) -> str:
+    """An answer for a chat that shows nothing but text."""
+    chinese = is_chinese(question)
+    line = memory_line(data, chinese=chinese)
+    return f"{text}\n\n{f'（{line}）' if chinese else f'({line})'}" if line else text

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from miniclaw import __version__
 from miniclaw.agent.command_text import command_text
+from miniclaw.agent.replies import memory_line
 
 __all__ = ["Screen"]
 
@@ -29,9 +30,9 @@ class Screen:
                 errors="replace"
             )  # a console of another encoding shows ? instead of failing
         self._color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        self._chinese = (
-            (locale.getlocale()[0] or os.environ.get("LANG", "")).lower().startswith(("zh", "chinese"))
-        )
+        asked = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))  # in the order of POSIX
+        language = next(filter(None, asked), None) or locale.getlocale()[0] or ""
+        self._chinese = language.lower().startswith(("zh", "chinese"))
         self._column = 0
 
     def banner(self, where: str) -> None:
@@ -107,8 +108,8 @@ class Screen:
             self._end_line()
             self._write(data["text"])
         self._end_line()
-        if saved := len(data["saved_memories"]):
-            self._dim(f"有 {saved} 条记忆插入" if self._chinese else f"{saved} memories saved")
+        if line := memory_line(data, chinese=self._chinese):
+            self._dim(line)
 
     def _write(self, text: str, *, is_ours: bool = False) -> None:
         """Write; what others wrote cannot command the terminal."""

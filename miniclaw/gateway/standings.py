@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from miniclaw.agent.command_text import command_text
+from miniclaw.agent.replies import with_memory_line
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.gateway.protocol import ReplyTarget
 from miniclaw.session.outbox import Outbox
@@ -44,15 +45,17 @@ class Standings:
         target = ReplyTarget.model_validate(turn.message.get("reply_to") or {})
         if turn.outcome is not None:
             is_delivered = self._outbox.has(f"{turn_id}.0")
-            return Standing(text=_final_text(turn.outcome), target=target, is_delivered=is_delivered)
+            return Standing(
+                text=_final_text(turn.outcome, turn.text), target=target, is_delivered=is_delivered
+            )
         feed = self._live.get(turn.session_id)
         if feed is None or feed.turn_id != turn_id:
             return Standing(text="", is_ended=False, target=target)
         return Standing(text=feed.paragraphs, is_ended=False, question=feed.approval, target=target)
 
 
-def _final_text(outcome: dict[str, Any]) -> str:
+def _final_text(outcome: dict[str, Any], question: str) -> str:
     data = outcome["data"]
     if outcome["name"] == "command.result":
         return command_text(data["name"], data["result"])
-    return str(data.get("text") or data.get("message") or "")
+    return with_memory_line(str(data.get("text") or data.get("message") or ""), data, question)
