@@ -275,9 +275,9 @@ class MiniClaw:
 
     async def _recover(self) -> None:
         """Queue what a former process accepted and did not finish, before anything new comes in."""
+        await self.sessions.finish_deletes()
         aliases = [alias for channel in self.channels.values() for alias in channel.aliases]
-        left = await self.turns.open_turns((*self.channels, *aliases, LIBRARY))
-        for turn in left:
+        for turn in (left := await self.turns.open_turns((*self.channels, *aliases, LIBRARY))):
             self.mailbox.restore(turn)
         if left:
             logger.info("%d turns of a former process go on", len(left))

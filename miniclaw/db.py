@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from miniclaw.errors import StorageError, StorageUnavailable
+from miniclaw.salvage import mend
 from miniclaw.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 __all__ = ["Database", "SCHEMA_VERSION"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
-
 CHECKPOINT_PAGES: Final = 1000
 """Pages (4 KiB) in the write-ahead log after which it is copied into the database, in a thread."""
 PIECE: Final = 200
@@ -57,19 +57,22 @@ class Database:
         self.epoch = 0
 
     async def open(self) -> None:
-        """Open or create the database and begin a new epoch.
+        """Open or create the database and begin a new epoch; of a damaged one what is sound is kept.
 
         Raises:
             StorageError: the file is no database of ours, or was written by a newer version.
         """
         try:
+            if not self._read_only:
+                mend(Path(self._path))
             self._connection = self._connect()
             self._prepare(self._connection)
-        except (sqlite3.Error, StorageError) as error:
+        except (sqlite3.Error, OSError, StorageError) as error:
             await self.close()
             if isinstance(error, StorageError):
                 raise
-            raise StorageError(f"`{self._path}` cannot be opened: {error}.") from error
+            way = "put a backup in its place, or move it away to begin anew"
+            raise StorageError(f"`{self._path}` cannot be opened: {error}; {way}.") from error
 
     async def close(self) -> None:
         """Commit what is pending and close; may be called again."""
@@ -153,19 +156,16 @@ class Database:
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, fetch)
 
-    @staticmethod
-    def _fetch(connection: sqlite3.Connection, query: str, parameters: tuple[Any, ...]) -> list[Any]:
+    def _fetch(self, connection: sqlite3.Connection, query: str, parameters: tuple[Any, ...]) -> list[Any]:
         try:
             return connection.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
-            if "decode" not in str(error):
+            if "decode" not in str(error) or connection.text_factory is not str:
                 raise StorageError(f"The database cannot be read: {error}.") from error
         # A damaged text keeps no other row from being read; whether it is of any use its reader finds out.
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         try:
-            return connection.execute(query, parameters).fetchall()
-        except sqlite3.Error as error:
-            raise StorageError(f"The database cannot be read: {error}.") from error
+            return self._fetch(connection, query, parameters)
         finally:
             connection.text_factory = str
 

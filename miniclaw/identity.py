@@ -28,8 +28,8 @@ PAIRING_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
 
 def is_user_id(value: str) -> bool:
-    """Whether a text has the form of a user id."""
-    return USER_ID.fullmatch(value) is not None
+    """Whether a text has the form of a user id; that of a group is none."""
+    return USER_ID.fullmatch(value) is not None and not value.startswith("grp_")
 
 
 def _hash(secret: str) -> str:

@@ -165,10 +165,9 @@ class _Outside:
         self._turns = turns
         self._traces = traces
 
-    async def forget(self, session_id: str) -> None:
+    async def forget(self, session_id: str, scope: str) -> None:
         await self._traces.remove(await self._turns.ids_of(session_id))
-        for (scope,) in self._db.read("SELECT user_id FROM sessions WHERE session_id = ?", (session_id,)):
-            await asyncio.to_thread(self._remove_files, scope, session_id)
+        await asyncio.to_thread(self._remove_files, scope, session_id)
 
     async def scrub(self) -> None:
         await self._db.scrub()

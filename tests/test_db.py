@@ -199,11 +199,11 @@ async def test_damage_in_the_file_is_a_storage_error_for_reads_and_writes(tmp_pa
     async with open_database(tmp_path) as database:
         await asyncio.gather(*(database.write(put(f"k{n:03}", "x" * 3000)) for n in range(200)))
     size = (tmp_path / "miniclaw.db").stat().st_size
-    with (tmp_path / "miniclaw.db").open("r+b") as file:
-        file.seek(size // 2)
-        file.write(os.urandom(size - size // 2))
     everything = "SELECT SUM(length(value)) FROM meta"
-    async with open_database(tmp_path) as database:
+    async with open_database(tmp_path) as database:  # what is damaged before is set aside
+        with (tmp_path / "miniclaw.db").open("r+b") as file:
+            file.seek(size // 2)
+            file.write(os.urandom(size - size // 2))
         with pytest.raises(StorageError):
             database.read(everything)
         with pytest.raises(StorageError):

@@ -364,17 +364,14 @@ async def test_a_try_whose_beginning_cannot_be_stored_does_not_begin(
     assert post.platform.tries == [("a", False)]
 
 
-async def test_a_row_that_cannot_be_read_stops_its_conversation_only_and_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_damaged_row_is_a_dead_letter_and_the_next_answer_is_sent(tmp_path: Path) -> None:
     async with post_office(tmp_path) as post:
-        await post.put(row("a", 1), row("x", 2, conversation="d"))
+        await post.put(row("a", 1), row("b", 2))
         await post.database.write(
-            lambda c: c.execute("UPDATE deliveries SET target = 'damaged' WHERE key = 'a'").rowcount
+            lambda c: c.execute("UPDATE deliveries SET target = '{\"conv' WHERE key = 'a'").rowcount
         )
-        with caplog.at_level(logging.ERROR):
-            post.tell("c")
-            post.tell("d")
-            await eventually(lambda: post.states()["x"] == "sent")
-        assert "broke" in caplog.text
-        assert post.states()["a"] == "pending"
+        post.tell("c")
+        await eventually(lambda: post.states() == {"a": "dead", "b": "sent"})
+        (dead,) = post.outbox.of_user("ann")
+        assert dead.is_damaged and "damaged" in (dead.error or "")
+        assert post.platform.tries == [("b", False)]

@@ -32,6 +32,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "text",
         "front_matter",
         "schema",
+        "salvage",
         "db",
         "rundir",
     ),
@@ -224,12 +225,12 @@ def test_modules_and_functions_keep_to_their_budget_or_stand_in_the_table() -> N
 CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.py")
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
-        15_600,
+        15_800,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, budgets, trace, approvals, and file"
         " tools that no link leads out of; a quarter is docstrings with units, errors and sources",
     ),
     "all": (
-        37_000,
+        37_200,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, and MCP both ways on two wires, with OAuth, without an SDK; the nearest peer has 109,000",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sqlite3
 from pathlib import Path
@@ -96,6 +97,65 @@ async def test_a_session_with_a_running_turn_is_not_deleted(tmp_path: Path) -> N
             await client.command("cancel", {"turn_id": receipt["turn_id"]})
             await client.end(receipt["turn_id"])
             assert (await client.command("delete", {"session_id": receipt["session_id"]}))["deleted"] is True
+
+
+async def test_a_message_that_races_with_a_delete_is_refused_or_answered(tmp_path: Path) -> None:
+    """What was acknowledged is answered, whoever comes first."""
+    async with running_claw(tmp_path, ScriptedProvider([echo] * 40)) as claw:
+        assert claw.gateway is not None
+        async with raw_client(claw.gateway.port or 0) as ann, raw_client(claw.gateway.port or 0) as bob:
+            accepted = []
+            for _ in range(8):
+                session_id = (await ann.command("new"))["session_id"]
+                erase = {"name": "delete", "args": {"session_id": session_id}}
+                (deleted, sent) = await asyncio.gather(
+                    ann.send("command", erase), bob.send("text", {"text": "hi", "session_id": session_id})
+                )
+                receipt = await bob.receipt(sent)
+                await ann.receipt(deleted)
+                if receipt.get("data", receipt).get("status") == "accepted":
+                    accepted.append((await bob.end(receipt["turn_id"]))["name"])
+                else:
+                    assert receipt["code"] == "session_not_found"
+            assert set(accepted) <= {"turn.finished"}
+
+
+async def test_no_text_of_a_deleted_session_or_memory_is_left_in_the_results_of_commands(
+    tmp_path: Path,
+) -> None:
+    word = "XYZZY-4471-plugh"
+    async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
+        assert claw.gateway is not None
+        async with raw_client(claw.gateway.port or 0) as client:
+            session_id = (await client.say(f"first {word}"))["session_id"]
+            await client.command("rename", {"session_id": session_id, "title": f"title {word}"})
+            fork = await client.command("fork", {"session_id": session_id})
+            saved = [
+                (await client.command("remember", {"content": f"{word} {n}"}))["memory_id"] for n in "12"
+            ]
+            for memory_id in saved:
+                await client.command("forget", {"memory_id": memory_id})
+            for one in (session_id, fork["session_id"]):
+                await client.command("delete", {"session_id": one})
+        left = [path for path in tmp_path.rglob("*") if path.is_file() and word.encode() in path.read_bytes()]
+        assert left == []
+
+
+async def test_a_session_whose_answer_is_on_its_way_does_not_expire(tmp_path: Path) -> None:
+    ttl = {"storage.session_ttl": {"library": 0.001}}
+    async with running_claw(tmp_path, ScriptedProvider([echo]), arguments=ttl) as claw:
+        end = [event async for event in claw.ask("hello")][-1]
+        row = ("k.0", 1, 0, end["turn_id"], "owner", "chat", "", "c", "{}", "t", "pending")
+        await claw._db.write(
+            lambda c: c.execute(
+                "INSERT INTO deliveries (key, n, part, turn_id, user_id, channel, account, conversation, target, "
+                "text, state, next_at, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
+                row,
+            )
+        )
+        assert await claw.sessions.cleanup_expired(claw.mailbox.is_busy) == 0
+        await claw._db.write(lambda c: c.execute("UPDATE deliveries SET state = 'sent'"))
+        assert await claw.sessions.cleanup_expired(claw.mailbox.is_busy) == 1
 
 
 @pytest.mark.parametrize(

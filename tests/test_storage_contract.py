@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
@@ -22,8 +23,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
 from miniclaw.session.files import FileStorage
+from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.sqlite import SQLiteStorage
+from miniclaw.session.sqlite import PURGED, SQLiteStorage
 from miniclaw.session.storage import InMemoryStorage, SessionStorage
 from tests.support.core import make_session, open_database
 
@@ -778,16 +780,77 @@ async def test_deleting_a_session_takes_everything_of_it_and_leaves_keys_without
         assert dedupe == [("ses_1", None), ("ses_2", "{}")]
 
 
-async def test_a_session_with_an_open_turn_is_not_deleted_as_idle(tmp_path: Path) -> None:
+def set_deliveries(connection: sqlite3.Connection, state: str) -> None:
+    connection.execute("UPDATE deliveries SET state = ?", (state,))
+
+
+async def test_a_session_that_is_at_work_is_kept_and_one_whose_answer_is_on_its_way_does_not_expire(
+    tmp_path: Path,
+) -> None:
     async with open_database(tmp_path) as database:
         storage = SQLiteStorage(database)
         await storage.save(make_session())
         await database.write(partial(fill, session_id="ses_1", turn_id="turn_1"))
-        assert await storage.delete("ses_1", idle_only=True) is False
-        assert await storage.load("ses_1") is not None
+        assert not await storage.delete("ses_1", unless="open")
         await database.write(lambda c: c.execute("UPDATE turns SET state = 'finished'").rowcount)
-        assert await storage.delete("ses_1", idle_only=True) is True
+        for state in ("streaming", "pending", "sending"):
+            await database.write(partial(set_deliveries, state=state))
+            assert not await storage.delete("ses_1", unless="undelivered")
+        assert await storage.load("ses_1") is not None
+        await database.write(partial(set_deliveries, state="sent"))
+        assert await storage.delete("ses_1", unless="undelivered")
         assert await storage.load("ses_1") is None
+
+
+async def test_a_delete_that_a_crash_interrupted_is_finished_by_the_next_process(tmp_path: Path) -> None:
+    """Nobody can reach the session any more, and the rest of its log goes with the next start."""
+    log = [entry(f"turn_{n}", 0) for n in range(3 * PURGED)]
+    async with open_database(tmp_path) as database:
+        storage = SQLiteStorage(database)
+        await storage.save(make_session())
+        await storage.append("ses_1", log)
+
+        async def crash(scope: str) -> None:
+            raise RuntimeError(scope)
+
+        with pytest.raises(RuntimeError, match="ann"):
+            await storage.delete("ses_1", forget=crash)
+        assert await storage.load("ses_1") is None
+    forgotten: list[tuple[str, str]] = []
+
+    class Outside:
+        async def forget(self, session_id: str, scope: str) -> None:
+            forgotten.append((session_id, scope))
+
+        async def scrub(self) -> None:
+            pass
+
+    async with open_database(tmp_path) as database:
+        manager = SessionManager(SQLiteStorage(database), clock=time.time, outside=Outside())
+        await manager.finish_deletes()
+        assert forgotten == [("ses_1", "ann")]
+        assert database.read("SELECT COUNT(*) FROM entries") == [(0,)]
+        assert database.read("SELECT key FROM meta WHERE key LIKE 'deleted%'") == []
+        await manager.finish_deletes()
+        assert len(forgotten) == 1
+
+
+async def test_others_write_while_a_long_session_is_deleted(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        storage = SQLiteStorage(database)
+        for name in ("ses_1", "ses_2"):
+            await storage.save(make_session(name))
+        await storage.append("ses_1", [entry(f"turn_{n}", 0) for n in range(4 * PURGED)])
+        done: list[str] = []
+
+        async def forget(scope: str) -> None:
+            turn = asyncio.create_task(storage.append("ses_2", [entry("turn_1", 0)]))
+            turn.add_done_callback(lambda _: done.append("append"))
+
+        await storage.delete("ses_1", forget=forget)
+        done.append("delete")
+        assert done == ["append", "delete"]
+        assert database.read("SELECT session_id FROM entries") == [("ses_2",)]
 
 
 async def test_a_damaged_time_or_metadata_of_a_wrong_kind_hides_no_session(tmp_path: Path) -> None:

@@ -17,11 +17,12 @@ from miniclaw.agent.replies import is_chinese, limit_sentence, stopped_note
 from miniclaw.agent.scripted import Script, ScriptedProvider
 from miniclaw.agent.transcript import pending_calls
 from miniclaw.app import MiniClaw
-from miniclaw.errors import ModelError
+from miniclaw.errors import ModelError, StorageError
 from miniclaw.gateway.events import LiveEvent
 from miniclaw.gateway.protocol import CommandPayload, MessageType
 from miniclaw.session.history import INTERRUPTED
-from miniclaw.session.models import Entry, Usage
+from miniclaw.session.models import Entry, Session, Usage
+from miniclaw.session.sqlite import SQLiteStorage
 from tests.support.agent import (
     DictatedProvider,
     Zap,
@@ -281,7 +282,44 @@ async def test_a_turn_whose_session_was_deleted_is_dropped_quietly(tmp_path: Pat
         assert await say(claw, "three") == "echo: three"
 
 
+class Damaged(SQLiteStorage):
+    """A back end that cannot read sessions."""
+
+    async def load(
+        self, session_id: str, *, last: int | None = None, before: int | None = None
+    ) -> Session | None:
+        raise StorageError("The database cannot be read: database disk image is malformed.")
+
+
+async def test_a_turn_whose_session_cannot_be_read_fails_and_says_so(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([hang]), arguments={"limits.running": 1}) as claw:
+        first = await send(claw, "one")
+        second = await send(claw, "two")
+        events = watch(claw)
+        claw.sessions.storage = Damaged(claw._db)
+        claw.sessions._forget(second.session_id or "")
+        await claw.commands.cancel(first.turn_id or "", "owner")
+        await outcome(claw, second.turn_id)
+        assert events[-1].name == "turn.failed" and "damaged" in events[-1].data["message"]
+
+
 # --- how it goes on ---------------------------------------------------------------------------------------
+
+
+async def test_a_call_that_has_the_id_of_one_that_a_sub_task_began_is_another_call(tmp_path: Path) -> None:
+    """Else a write that never ran would be reported as interrupted."""
+    stop = {"limits.drain_seconds": 0}
+    async with running_claw(tmp_path, ScriptedProvider([hang]), arguments=stop) as claw:
+        receipt = await send(claw)
+        await eventually(lambda: claw.mailbox.load["running"])
+        await claw.turns.mark_started(receipt.turn_id or "", "c1", fence=claw._db.epoch)
+    tool = Zap("write")
+    async with running_claw(
+        tmp_path, ScriptedProvider([zap("a"), DONE]), arguments=stop | {"approval.allow": ("zap",)}
+    ) as claw:
+        claw.registry.register(tool)
+        await outcome(claw, receipt.turn_id)
+        assert len(tool.ran) == 1
 
 
 async def test_after_a_restart_the_turn_goes_on_and_readers_get_what_was_shown_before(tmp_path: Path) -> None:

@@ -381,7 +381,7 @@ async def test_a_turn_ends_once_and_the_second_end_stores_nothing(
 
     async def end(content: str) -> bool:
         return await turns.end(
-            *(turn, "finished", {"text": content}),
+            *(turn, "finished", {"name": "turn.finished", "data": {"text": content}}),
             fence=database.epoch,
             entries=[answer(turn, content)],
             deliveries=[delivery(turn)],
@@ -391,7 +391,7 @@ async def test_a_turn_ends_once_and_the_second_end_stores_nothing(
     assert list(await asyncio.gather(end("first"), end("second"))) == [True, False]
     assert await end("third") is False
     stored = turns.get(turn.turn_id)
-    assert stored is not None and stored.outcome == {"text": "first"}
+    assert stored is not None and stored.outcome == {"name": "turn.finished", "data": {"text": "first"}}
     session = await SQLiteStorage(database).load(turn.session_id)
     assert session is not None and [one.message["content"] for one in session.messages] == ["first"]
     assert UsageLedger(database, {}, clock=FakeClock()).rows("ann")[0]["calls"] == 1

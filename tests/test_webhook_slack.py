@@ -227,7 +227,7 @@ async def test_an_answer_tells_what_it_remembered_in_private_and_recalls_nothing
     tmp_path: Path,
 ) -> None:
     saves = LLMResponse(
-        tool_calls=[ToolCall.of("c1", "memory_save", {"content": "Lives in Hangzhou", "context": ""})]
+        tool_calls=(ToolCall.of("c1", "memory_save", {"content": "Lives in Hangzhou", "context": ""}),)
     )
     async with workspace(tmp_path, [saves, LLMResponse(text="ok"), echo, echo]) as one:
         await one.say("remember that I live in Hangzhou", channel="D1")

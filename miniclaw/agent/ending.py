@@ -14,7 +14,7 @@ from miniclaw.agent.progress import Outcome, Progress
 from miniclaw.agent.replies import stopped_note, with_memory_line
 from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Pulled
-from miniclaw.errors import StorageUnavailable
+from miniclaw.errors import StorageError, StorageUnavailable
 from miniclaw.gateway.events import TurnFeed, event_frame
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, format_time
 from miniclaw.session.history import INTERRUPTED
@@ -26,6 +26,10 @@ __all__ = ["TurnEnding", "until_stored"]
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
+DAMAGED: Final[dict[str, Any]] = {
+    "code": "internal",
+    "message": "This conversation is damaged in the database; begin a new one, and see `miniclaw doctor`.",
+}
 MAX_WAIT_SECONDS: Final = 5.0
 """Between two tries while storage is down."""
 
@@ -101,6 +105,16 @@ class TurnEnding:
         if self._c.live.get(turn.session_id) is None:
             self.show_phase(session, turn, "idle")
         return True
+
+    async def end_unread(self, turn: Turn, error: StorageError) -> None:
+        """End a turn whose session the database cannot give: nothing of it is read or changed."""
+        logger.error("turn %s: its session cannot be read: %s", turn.turn_id, error)
+        session = Session(session_id=turn.session_id, user_id=turn.scope, channel=turn.channel)
+        feed = self._c.live.open(turn.session_id, turn.turn_id, turn.attempt, turn.channel)
+        try:
+            await self.end(turn, session, feed, Outcome("failed", DAMAGED.copy()), None)
+        finally:
+            self._c.live.close(feed)
 
     def _last_entries(self, turn: Turn, session: Session, outcome: Outcome) -> list[Entry]:
         """Results for calls that will get none any more, then the last message of the turn."""

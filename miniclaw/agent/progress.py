@@ -61,6 +61,8 @@ class Progress:
         settings, steps = core.settings, session.steps_of(turn.turn_id)
         day = DayBudget(core.usage, turn.user_id, settings.limits)
         budget = Budget(settings.agent, settings.prices, day=day)
+        if turn.attempt > 1:  # an id of a sub-task's call that was begun is not to be taken for a new one's
+            budget.call_ids |= core.turns.started_calls(turn.turn_id)
         progress = cls(budget, TurnTrace(turn, core.traces), context, budget.restore(steps), [])
         calls: dict[str, ToolCall] = {}
         for entry in steps:

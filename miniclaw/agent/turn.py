@@ -23,7 +23,7 @@ from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.agent.replies import limit_sentence, stopped_note
 from miniclaw.agent.runtime import AgentRuntime, Finished, ToolFinished, ToolStarted
 from miniclaw.agent.transcript import SessionTranscript
-from miniclaw.errors import MiniClawError, ModelError, ProtocolError
+from miniclaw.errors import MiniClawError, ModelError, ProtocolError, StorageError, StorageUnavailable
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType
 from miniclaw.memory.context import Layer, joined
@@ -78,7 +78,13 @@ class TurnRunner:
             return
         turn = begun
         logger.info("turn %s of session %s: attempt %d", turn.turn_id, turn.session_id, turn.attempt)
-        session = await self._c.sessions.get(turn.session_id)
+        try:
+            session = await self._c.sessions.get(turn.session_id)
+        except StorageUnavailable:
+            raise
+        except StorageError as error:
+            await self._ending.end_unread(turn, error)
+            return
         if session is None:
             logger.info("turn %s: its session was deleted", turn.turn_id)
             return

@@ -109,6 +109,9 @@ class Dispatcher:
 
     async def _deliver(self, row: Delivery) -> None:
         """One try of a row, when its time has come; given up now if that is after its last moment."""
+        if row.is_damaged:
+            await self._give_up(row, "the row is damaged: nobody knows where it belongs")
+            return
         if max(row.next_at, self._clock()) > row.created_at + self._settings.give_up_after:
             await self._give_up(row, row.error or "not delivered in time")
             return

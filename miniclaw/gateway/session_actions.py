@@ -73,9 +73,9 @@ class SessionActions:
             ProtocolError: `session_busy`.
         """
         await self.whole(scope, session_id)
-        if self._mailbox.is_busy(session_id):
+        deleted = await self._c.sessions.delete(session_id, unless="open")
+        if not deleted and await self._c.sessions.get(session_id) is not None:
             raise ProtocolError("session_busy", "A turn of this session is running; cancel it first.")
-        await self._c.sessions.delete(session_id)
         return {"session_id": session_id, "deleted": True}
 
     async def skills(self, session: Session | None, activate: str, deactivate: str) -> dict[str, Any]:

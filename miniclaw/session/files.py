@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from miniclaw.errors import StorageError, StorageUnavailable
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.storage import Fence, SessionStorage, page_of
+from miniclaw.session.storage import Fence, Forget, Holds, SessionStorage, page_of
 
 __all__ = ["FileStorage"]
 
@@ -62,8 +62,14 @@ class FileStorage(SessionStorage):
         self._fence.check(fence)
         await self._run(lambda: self._append(session_id, entries))
 
-    async def delete(self, session_id: str, *, idle_only: bool = False) -> bool:
-        return await self._run(lambda: self._delete(session_id))
+    async def delete(
+        self, session_id: str, *, unless: Holds | None = None, forget: Forget | None = None
+    ) -> bool:
+        session = await self.load(session_id, last=0)
+        existed = await self._run(lambda: self._delete(session_id))
+        if session is not None and forget is not None:
+            await forget(session.user_id)
+        return existed
 
     async def _run(self, work: Callable[[], T]) -> T:
         def locked() -> T:
@@ -77,7 +83,9 @@ class FileStorage(SessionStorage):
 
     def _path(self, session_id: str, suffix: str) -> Path:
         name = "s-" + "".join(
-            character if character in PLAIN else "".join(f"%{byte:02x}" for byte in character.encode())
+            character
+            if character in PLAIN
+            else "".join(f"%{byte:02x}" for byte in character.encode("utf-8", "surrogatepass"))
             for character in session_id
         )
         *parents, last = [name[i : i + NAME_LENGTH] for i in range(0, len(name), NAME_LENGTH)]
@@ -139,15 +147,21 @@ class FileStorage(SessionStorage):
         entries: list[Entry] = []
         sound: list[bytes] = []
         bad: list[bytes] = []
+        keys: set[tuple[str, int]] = set()
         for line in filter(None, raw.split(b"\n")):
             try:
-                entries.append(_read_line(line, entries[-1].position + 1 if entries else 0))
+                position = entries[-1].position + 1 if entries else 0
+                entry = _read_line(line, position)
+                if entry.position < position or (entry.turn_id, entry.step) in keys:
+                    raise ValueError("a line that repeats another")
+                keys.add((entry.turn_id, entry.step))
+                entries.append(entry)
                 sound.append(line)
             except (ValueError, KeyError, TypeError):
                 bad.append(line)
         if bad or (raw and not raw.endswith(b"\n")):
             self._set_aside(path, bad, sound)
-        self._keys[session_id] = {(entry.turn_id, entry.step) for entry in entries}
+        self._keys[session_id] = keys
         self._next[session_id] = entries[-1].position + 1 if entries else 0
         return entries
 

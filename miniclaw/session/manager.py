@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -12,7 +13,7 @@ from miniclaw.config import Clock
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import new_id
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.storage import SessionStorage
+from miniclaw.session.storage import FinishesDeletes, Holds, SessionStorage
 
 __all__ = ["KeptOutside", "SessionManager"]
 
@@ -27,8 +28,8 @@ REFRESH: Final = 100
 class KeptOutside(Protocol):
     """What is kept of sessions outside of their storage: traces, plans, long results."""
 
-    async def forget(self, session_id: str) -> None:
-        """Remove it; called while the session is still there."""
+    async def forget(self, session_id: str, scope: str) -> None:
+        """Remove what there is of a session of that user or group; its turns are still known."""
         ...
 
     async def scrub(self) -> None:
@@ -162,16 +163,24 @@ class SessionManager:
         await self.update(copy, **metadata)
         return copy
 
-    async def delete(self, session_id: str) -> bool:
-        """Remove a session with everything in it; whether there was one."""
+    async def delete(self, session_id: str, *, unless: Holds | None = None) -> bool:
+        """Remove a session with everything in it, `unless` it is held as `SessionStorage.delete` says."""
+        outside = self._outside
+        forget = None if outside is None else partial(outside.forget, session_id)
         async with self._one_at_a_time(session_id):
-            if self._outside is not None:
-                await self._outside.forget(session_id)
-            deleted = await self.storage.delete(session_id)
-            self._forget(session_id)
-        if self._outside is not None:
-            await self._outside.scrub()
+            if deleted := await self.storage.delete(session_id, unless=unless, forget=forget):
+                self._forget(session_id)
+        if deleted and outside is not None:
+            await outside.scrub()
         return deleted
+
+    async def finish_deletes(self) -> None:
+        """Go on with deletes that a crash interrupted."""
+        if isinstance(self.storage, FinishesDeletes):
+            for session_id, scope in (await self.storage.unfinished_deletes()).items():
+                if self._outside is not None:
+                    await self._outside.forget(session_id, scope)
+                await self.storage.finish_delete(session_id)
 
     async def list(self, user_id: str | None = None) -> list[Session]:
         """Sessions without their logs, the latest first."""
@@ -186,14 +195,7 @@ class SessionManager:
             ttl = self._ttl.get(session.channel)
             idle = self._clock() - session.updated_at
             if ttl is not None and idle > ttl and not is_busy(session.session_id):
-                async with self._one_at_a_time(session.session_id):
-                    if self._outside is not None:
-                        await self._outside.forget(session.session_id)
-                    if await self.storage.delete(session.session_id, idle_only=True):
-                        self._forget(session.session_id)
-                        deleted += 1
-        if deleted and self._outside is not None:
-            await self._outside.scrub()
+                deleted += await self.delete(session.session_id, unless="undelivered")
         return deleted
 
     def _forget(self, session_id: str) -> None:

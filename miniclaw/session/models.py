@@ -51,10 +51,13 @@ class Entry:
         Raises:
             ValueError, KeyError, TypeError: it is damaged.
         """
-        message = body["message"]
-        if not isinstance(message["role"], str):
-            raise TypeError("a message without a role")
-        return cls(turn_id, step, message, body.get("at", 0.0), body.get("meta"), position)
+        message, at, meta = body["message"], body.get("at", 0.0), body.get("meta")
+        sound = isinstance(message["role"], str) and isinstance(message.get("content"), str | list | None)
+        if not (sound and isinstance(message.get("tool_calls"), list | None)):
+            raise TypeError("no message of a conversation")
+        if not (isinstance(at, int | float) and isinstance(meta, dict | None)):
+            raise TypeError("a time or notes of another type")
+        return cls(turn_id, step, message, at, meta, position)
 
 
 class Session(BaseModel):

@@ -44,7 +44,9 @@ class OnceOnly:
         done = self._at_work[joined] = asyncio.get_running_loop().create_future()
         try:
             result = await operation()
-            text = json.dumps(result, ensure_ascii=False)
+            # Texts of memories are not kept here: their owner may delete them.
+            kept = {**result, "similar": []} if "similar" in result else result
+            text = json.dumps(kept, ensure_ascii=False)
             statement = (
                 "INSERT INTO dedupe VALUES (?, NULL, NULL, ?, ?) "
                 "ON CONFLICT (key) DO UPDATE SET result = excluded.result"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -46,6 +45,8 @@ class Delivery:
     handle: str | None = None
     error: str | None = None
     created_at: float = 0.0
+    is_damaged: bool = False
+    """The row cannot be read, so nobody knows where it belongs."""
 
 
 def insert_deliveries(connection: sqlite3.Connection, deliveries: Sequence[Delivery]) -> None:
@@ -181,6 +182,10 @@ class Outbox:
 
 
 def _delivery(row: tuple[Any, ...]) -> Delivery:
+    try:
+        target, is_damaged = ReplyTarget.model_validate_json(row[8]), False
+    except ValueError:
+        target, is_damaged = ReplyTarget(), True
     return Delivery(
         key=row[0],
         n=row[1],
@@ -190,7 +195,7 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
         channel=row[5],
         account=row[6],
         conversation=row[7],
-        target=ReplyTarget.model_validate(json.loads(row[8])),
+        target=target,
         text=row[9],
         state=row[10],
         attempts=row[11],
@@ -199,4 +204,5 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
         handle=row[14],
         error=row[15],
         created_at=row[16],
+        is_damaged=is_damaged,
     )

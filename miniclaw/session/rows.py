@@ -9,7 +9,7 @@ from typing import Any, Final
 from miniclaw.gateway.protocol import Inbound
 from miniclaw.session.models import Turn
 
-__all__ = ["TURN_COLUMNS", "readable_turn", "session_key", "turn_of"]
+__all__ = ["TURN_COLUMNS", "UNREADABLE", "readable_turn", "session_key", "turn_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -17,6 +17,16 @@ TURN_COLUMNS: Final = (
     "t.n, t.turn_id, t.session_id, t.user_id, t.channel, t.message, t.state, t.attempt, "
     "t.cancel_requested, t.outcome, s.user_id, t.tries"
 )
+
+UNREADABLE: Final = {
+    "name": "turn.failed",
+    "data": {
+        "code": "internal",
+        "message": "This turn is damaged in the database and cannot be read; send the message again.",
+    },
+    "seq": 1,
+}
+"""The outcome of a turn whose row is damaged."""
 
 
 def session_key(inbound: Inbound, scope: str) -> str | None:
@@ -36,10 +46,12 @@ def readable_turn(row: tuple[Any, ...]) -> Turn | None:
 
 
 def turn_of(row: tuple[Any, ...]) -> Turn:
-    """The turn of a row; raises `ValueError` for one that is damaged."""
-    message = json.loads(row[5])
-    if not isinstance(message, dict) or not {"msg_id", "msg_type", "payload"} <= message.keys():
-        raise ValueError("no message")
+    """The turn of a row; raises `ValueError` for an open one whose message is damaged."""
+    message = _object(row[5], {"msg_id", "msg_type", "payload"})
+    if message is None:
+        if row[6] in ("waiting", "running"):
+            raise ValueError("no message")
+        message = {"msg_id": "", "msg_type": "text", "payload": {}}
     return Turn(
         n=row[0],
         turn_id=row[1],
@@ -50,7 +62,16 @@ def turn_of(row: tuple[Any, ...]) -> Turn:
         state=row[6],
         attempt=row[7],
         cancel_requested=bool(row[8]),
-        outcome=json.loads(row[9]) if row[9] else None,
+        outcome=(_object(row[9], {"name", "data"}) or UNREADABLE) if row[9] else None,
         scope=row[10],
         tries=row[11],
     )
+
+
+def _object(text: str, keys: set[str]) -> dict[str, Any] | None:
+    """The object of that text if it has these keys."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and keys <= value.keys() else None

@@ -55,7 +55,7 @@ class SearchesText(Protocol):
     async def search(self, user_id: str, text: str, *, limit: int = 20) -> list[Hit]:
         """Messages of the user's sessions that hold `text`, the latest session first.
 
-        Letters of the Latin alphabet match in either case; two Chinese characters are enough.
+        The letters a to z match in either case; two Chinese characters are enough.
         """
         ...
 

@@ -14,7 +14,7 @@ from miniclaw.db import Database
 from miniclaw.errors import StaleFence, StorageError
 from miniclaw.gateway.protocol import encode_json
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.storage import SessionStorage
+from miniclaw.session.storage import Forget, Holds, SessionStorage
 
 __all__ = ["SQLiteStorage", "append_entries", "check_fence", "insert_session", "read_metadata"]
 
@@ -22,6 +22,12 @@ logger = logging.getLogger(__name__)
 
 SMALL_READ: Final = 200
 """Rows up to which a read runs on the loop."""
+
+PURGED: Final = 500
+"""Rows of a deleted session that are removed in one commit."""
+
+_DELETED: Final = "deleted "
+"""Before the id of a session whose log is not yet removed."""
 
 KINDS: Final[dict[str, type]] = {"title": str, "model": str, "skills": list, "summary": dict, "cleared": int}
 """What the metadata that the program reads must be."""
@@ -63,6 +69,8 @@ def insert_session(connection: sqlite3.Connection, session: Session) -> None:
 
 def append_entries(connection: sqlite3.Connection, session_id: str, entries: Sequence[Entry]) -> None:
     """Add entries to a log inside the caller's transaction; a repeat of a `(turn_id, step)` is left out."""
+    if not entries:
+        return
     row = connection.execute(
         "SELECT MAX(position) FROM entries WHERE session_id = ?", (session_id,)
     ).fetchone()
@@ -125,22 +133,60 @@ class SQLiteStorage(SessionStorage):
 
         await self._db.write(operation)
 
-    async def delete(self, session_id: str, *, idle_only: bool = False) -> bool:
-        def operation(connection: sqlite3.Connection) -> bool:
-            turns = "SELECT turn_id FROM turns WHERE session_id = ?"
-            is_open = f"{turns} AND state IN ('waiting', 'running')"
-            if idle_only and connection.execute(is_open, (session_id,)).fetchone():
-                return False
-            for table in ("started_calls", "deliveries"):
-                connection.execute(f"DELETE FROM {table} WHERE turn_id IN ({turns})", (session_id,))
-            for table in ("entries", "turns", "approvals", "approval_rules"):
+    async def delete(
+        self, session_id: str, *, unless: Holds | None = None, forget: Forget | None = None
+    ) -> bool:
+        def operation(connection: sqlite3.Connection) -> str | None:
+            if unless is not None and _is_held(connection, session_id, unless):
+                return None
+            query = "DELETE FROM sessions WHERE session_id = ? RETURNING user_id"
+            if (row := connection.execute(query, (session_id,)).fetchone()) is None:
+                return None
+            for table in ("approvals", "approval_rules"):
                 connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
             # De-duplication keys stay, without text: a retry of a deleted message must not start a turn.
-            connection.execute("UPDATE dedupe SET result = NULL WHERE session_id = ?", (session_id,))
-            cursor = connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
-            return cursor.rowcount > 0
+            connection.execute(
+                "UPDATE dedupe SET result = CASE WHEN session_id = ?1 THEN NULL ELSE '{}' END "
+                "WHERE session_id = ?1 OR instr(result, ?1)",
+                (session_id,),
+            )
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_DELETED + session_id, row[0]))
+            return str(row[0])
 
-        return await self._db.write(operation)
+        scope = await self._db.write(operation)
+        if scope is None:
+            return False
+        if forget is not None:
+            await forget(scope)
+        await self.finish_delete(session_id)
+        return True
+
+    async def unfinished_deletes(self) -> dict[str, str]:
+        """See `FinishesDeletes`."""
+        rows = self._db.read("SELECT key, value FROM meta WHERE key GLOB ? LIMIT 200", (f"{_DELETED}*",))
+        return {key.removeprefix(_DELETED): scope for key, scope in rows}
+
+    async def finish_delete(self, session_id: str) -> None:
+        """Remove turns and log in pieces, so that a long session does not hold up everybody else."""
+        turns = f"(SELECT turn_id FROM turns WHERE session_id = ?1 ORDER BY n LIMIT {PURGED})"
+
+        def some_turns(connection: sqlite3.Connection) -> int:
+            for table in ("started_calls", "deliveries"):
+                connection.execute(f"DELETE FROM {table} WHERE turn_id IN {turns}", (session_id,))
+            return connection.execute(f"DELETE FROM turns WHERE turn_id IN {turns}", (session_id,)).rowcount
+
+        def some_entries(connection: sqlite3.Connection) -> int:
+            positions = (
+                f"(SELECT position FROM entries WHERE session_id = ?1 ORDER BY position LIMIT {PURGED})"
+            )
+            statement = f"DELETE FROM entries WHERE session_id = ?1 AND position IN {positions}"
+            return connection.execute(statement, (session_id,)).rowcount
+
+        for some in (some_turns, some_entries):
+            while await self._db.write(some) >= PURGED:
+                pass
+        mark = (_DELETED + session_id,)
+        await self._db.write(lambda c: c.execute("DELETE FROM meta WHERE key = ?", mark).rowcount)
 
     async def list(self, user_id: str | None = None) -> list[Session]:
         where, parameters = ("WHERE user_id = ?", (user_id,)) if user_id is not None else ("", ())
@@ -152,6 +198,16 @@ class SQLiteStorage(SessionStorage):
     def _next_position(self, session_id: str) -> int:
         rows = self._db.read("SELECT MAX(position) FROM entries WHERE session_id = ?", (session_id,))
         return 0 if rows[0][0] is None else int(rows[0][0]) + 1
+
+
+def _is_held(connection: sqlite3.Connection, session_id: str, unless: Holds) -> bool:
+    open_turns = "SELECT 1 FROM turns WHERE session_id = ? AND state IN ('waiting', 'running')"
+    on_their_way = (
+        "SELECT 1 FROM deliveries d JOIN turns t USING (turn_id) "
+        "WHERE t.session_id = ? AND d.state IN ('streaming', 'pending', 'sending')"
+    )
+    queries = (open_turns, on_their_way) if unless == "undelivered" else (open_turns,)
+    return any(connection.execute(query, (session_id,)).fetchone() for query in queries)
 
 
 def _session(row: tuple[Any, ...]) -> Session:

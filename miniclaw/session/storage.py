@@ -6,12 +6,16 @@ All back ends pass the same contract test. `append` costs the same on 10 and on 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 from miniclaw.errors import StaleFence, StorageError
 from miniclaw.session.models import Entry, Session
 
-__all__ = ["Fence", "InMemoryStorage", "SessionStorage", "page_of"]
+__all__ = ["Fence", "FinishesDeletes", "Forget", "Holds", "InMemoryStorage", "SessionStorage", "page_of"]
+
+Holds = Literal["open", "undelivered"]
+Forget = Callable[[str], Awaitable[None]]
 
 
 class SessionStorage(ABC):
@@ -43,15 +47,35 @@ class SessionStorage(ABC):
         """
 
     @abstractmethod
-    async def delete(self, session_id: str, *, idle_only: bool = False) -> bool:
+    async def delete(
+        self, session_id: str, *, unless: Holds | None = None, forget: Forget | None = None
+    ) -> bool:
         """Remove the session with its log; whether it did.
 
-        With `idle_only` a session with a turn waiting or running stays, where the back end keeps turns.
+        Args:
+            session_id: which one.
+            forget: removes what is kept elsewhere; called with the user or group that the session belonged
+                to, when nobody can reach it any more and its turns are still known.
+            unless: keeps it, where the back end has turns and answers: `open` while a turn waits or runs,
+                `undelivered` also while an answer is on its way.
         """
 
     @abstractmethod
     async def list(self, user_id: str | None = None) -> list[Session]:
         """Sessions without their logs, the latest first; of one user or of all."""
+
+
+@runtime_checkable
+class FinishesDeletes(Protocol):
+    """A back end whose deletes take several steps, between which a crash can come."""
+
+    async def unfinished_deletes(self) -> dict[str, str]:
+        """Sessions that are half deleted, with the user or group that each belonged to."""
+        ...
+
+    async def finish_delete(self, session_id: str) -> None:
+        """Remove what is left of one."""
+        ...
 
 
 class Fence:
@@ -116,10 +140,15 @@ class InMemoryStorage(SessionStorage):
                 entry.position = len(log)
                 log.append(entry)
 
-    async def delete(self, session_id: str, *, idle_only: bool = False) -> bool:
+    async def delete(
+        self, session_id: str, *, unless: Holds | None = None, forget: Forget | None = None
+    ) -> bool:
         self._logs.pop(session_id, None)
         self._keys.pop(session_id, None)
-        return self._sessions.pop(session_id, None) is not None
+        session = self._sessions.pop(session_id, None)
+        if session is not None and forget is not None:
+            await forget(session.user_id)
+        return session is not None
 
     async def list(self, user_id: str | None = None) -> list[Session]:
         found = [_without_log(s) for s in self._sessions.values() if user_id in (None, s.user_id)]

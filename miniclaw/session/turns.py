@@ -15,7 +15,7 @@ from miniclaw.identity import Identities
 from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage
 from miniclaw.session.once import dedupe_key
 from miniclaw.session.outbox import Delivery, insert_deliveries
-from miniclaw.session.rows import TURN_COLUMNS, readable_turn, session_key, turn_of
+from miniclaw.session.rows import TURN_COLUMNS, UNREADABLE, readable_turn, session_key, turn_of
 from miniclaw.session.sqlite import append_entries, check_fence, insert_session
 from miniclaw.session.usage import count_usage
 
@@ -172,10 +172,16 @@ class TurnStore:
         turns = [turn for row in rows if (turn := readable_turn(row)) is not None]
         damaged = {row[1] for row in rows} - {turn.turn_id for turn in turns}
         if damaged:
-            statement = "UPDATE turns SET state = 'failed', ended_at = ? WHERE turn_id = ?"
-            gone = [(self._clock(), turn_id) for turn_id in damaged]
+            statement = "UPDATE turns SET state = 'failed', outcome = ?, ended_at = ? WHERE turn_id = ?"
+            outcome = encode_json(UNREADABLE).decode()
+            gone = [(outcome, self._clock(), turn_id) for turn_id in damaged]
             await self._db.write(lambda connection: connection.executemany(statement, gone).rowcount)
         return turns
+
+    def started_calls(self, turn_id: str) -> set[str]:
+        """The ids of all calls that were begun in a turn, those of sub-tasks among them."""
+        rows = self._db.read("SELECT call_id FROM started_calls WHERE turn_id = ? LIMIT 200", (turn_id,))
+        return {str(row[0]) for row in rows}
 
     async def ids_of(self, session_id: str) -> set[str]:
         """The ids of all turns of a session."""

@@ -1,0 +1,146 @@
+"""Takes what is sound out of a damaged database; the damaged one is set aside as `<name>.corrupt`.
+
+A crash at any moment leaves either the damaged database as it was or the whole new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from miniclaw.schema import SCHEMA, SCHEMA_VERSION
+
+__all__ = ["mend", "salvage"]
+
+logger = logging.getLogger(__name__)
+
+CHECKED_BYTES: Final = 16 * 1024 * 1024
+"""A larger database is not read through at each start, only looked at whether its end is missing."""
+
+
+def mend(path: Path) -> None:
+    """Make sure that there is a sound database or none; raises as `salvage` does."""
+    finish_salvage(path)
+    if not path.exists() or not path.stat().st_size:
+        return
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        try:
+            sound = _is_sound(connection, path)
+        except sqlite3.OperationalError:
+            raise
+        except sqlite3.DatabaseError:
+            sound = False
+    if not sound:
+        salvage(path)
+
+
+def _is_sound(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the database can be trusted, as far as can be told in a moment."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(100)
+    # https://www.sqlite.org/fileformat.html#the_database_header: page size at 16, number of pages at 28
+    page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    is_cut = size < pages * (65_536 if page == 1 else page)  # or its end is still in the write-ahead log
+    if size > CHECKED_BYTES and not is_cut:
+        return True
+    return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+
+
+def salvage(path: Path) -> None:
+    """Put a new database with all rows that can be read in the place of a damaged one.
+
+    Raises:
+        sqlite3.Error, OSError: not even its list of tables can be read, or there is no room; nothing
+            was changed.
+    """
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    source = sqlite3.connect(path, isolation_level=None)
+    source.execute(
+        "PRAGMA writable_schema=ON"
+    )  # nothing is written; it lets a file be read whose end is missing
+    source.text_factory = lambda text: text.decode("utf-8", "replace")
+    target = sqlite3.connect(fresh, isolation_level=None)
+    try:
+        kept = _copy_all(source, target)
+    except BaseException:
+        fresh.unlink()
+        raise
+    finally:
+        source.close()
+        target.close()
+    with fresh.open("rb") as file:
+        os.fsync(file.fileno())
+    fresh.replace(path.with_name(path.name + ".salvaged"))
+    finish_salvage(path)
+    logger.error(
+        "`%s` is damaged; it was set aside as `%s.corrupt`, and what could be read was kept: %s",
+        path,
+        path.name,
+        ", ".join(f"{count} {table}" for table, count in kept.items() if count),
+    )
+
+
+def finish_salvage(path: Path) -> None:
+    """Exchange the two; called at each start, since a crash may have come in between."""
+    salvaged = path.with_name(path.name + ".salvaged")
+    if not salvaged.exists():
+        return
+    for suffix in ("", "-wal"):
+        old, aside = Path(f"{path}{suffix}"), Path(f"{path}.corrupt{suffix}")
+        if old.exists():
+            aside.unlink(missing_ok=True)
+            os.link(old, aside)
+    # A log that belongs to the damaged database must not be read into the new one.
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    salvaged.replace(path)
+
+
+def _copy_all(source: sqlite3.Connection, target: sqlite3.Connection) -> dict[str, int]:
+    """Fill a new database; returns how many rows each table got."""
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'"
+    found = {row[0] for row in source.execute(tables)}
+    target.executescript(f"{SCHEMA}; PRAGMA user_version={SCHEMA_VERSION}; BEGIN")
+    wanted = [row[0] for row in target.execute(f"{tables} ORDER BY name != 'sessions'")]
+    kept = {table: _copy(source, target, table) for table in wanted if table in found}
+    target.execute("COMMIT")
+    if not any(kept.values()):
+        raise sqlite3.DatabaseError("no row of it can be read")
+    return kept
+
+
+def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) -> int:
+    """Copy the rows of a table that can be read; returns how many."""
+    theirs = {row[1] for row in source.execute(f"PRAGMA table_info({table})")}
+    info = [row for row in target.execute(f"PRAGMA table_info({table})") if row[1] in theirs]
+    columns = ", ".join(row[1] for row in info)
+    key = [row[1] for row in sorted(info, key=lambda row: int(row[5])) if row[5]]
+    statement = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({', '.join('?' * len(info))})"
+    everywhere: list[tuple[str, tuple[str, ...]]] = [("", ())]
+    if table in ("entries", "turns"):  # the way to a session may be whole where that to the first row is not
+        sessions = target.execute("SELECT session_id FROM sessions").fetchall()
+        everywhere += [("WHERE session_id = ?", session) for session in sessions]
+    count = 0
+    for where, values in everywhere:
+        for direction in ("ASC", "DESC"):  # what lies behind the damage is reached from the other end
+            order = ", ".join(f"{name} {direction}" for name in key)
+            query = f"SELECT {columns} FROM {table} {where} ORDER BY {order}"
+            for row in _readable(source, query, values):
+                with contextlib.suppress(sqlite3.IntegrityError):  # a row with a hole where something must be
+                    count += target.execute(statement, row).rowcount
+    return count
+
+
+def _readable(source: sqlite3.Connection, query: str, values: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
+    """Rows up to the first that cannot be read."""
+    try:
+        yield from source.execute(query, values)
+    except sqlite3.DatabaseError as error:
+        logger.debug("reading stops: %s %s: %s", query, values, error)
