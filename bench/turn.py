@@ -204,7 +204,7 @@ def main() -> None:
                 ]
                 print(f"{name:10} {history:8} {ms:14.2f} {ratios[0]:7.2f} {ratios[1]:7.2f}")
         print(f"\n{'loop':10} {'turn 10':>8} {'turn 1000':>10} {'x turn 10 + request':>20}")
-        grown = [(run("lean", base_url), run("miniclaw", base_url)) for _ in range(args.rounds)]
+        grown = [(run("lean", base_url), run("miniclaw", base_url)) for _ in range(-(-args.rounds // 3))]
         for place, name in enumerate(("lean", "miniclaw")):
             early, late = (statistics.median(row[place][when] for row in grown) for when in (0, 1))
             over = statistics.median(row[place][1] / (row[place][0] + row[0][1] - row[0][0]) for row in grown)

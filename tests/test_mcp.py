@@ -272,6 +272,7 @@ async def test_a_client_that_does_not_read_any_more_ends_the_server() -> None:
         while not task.done():
             client.send({"id": 1, "method": "ping"})
             await asyncio.sleep(0.001)
+        assert task.exception() is None
 
 
 async def test_a_storm_of_notifications_and_requests_is_survived() -> None:

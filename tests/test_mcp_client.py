@@ -396,6 +396,7 @@ asyncio.run(main())
     owner.send_signal(signal.SIGKILL)
     await owner.wait()
     await until(lambda: not any(map(is_alive, pids)))
+    assert owner.returncode == -signal.SIGKILL
 
 
 async def test_twenty_rounds_leave_no_task_process_or_descriptor(tmp_path: Path) -> None:

@@ -141,6 +141,7 @@ async def test_a_changed_list_is_told(era: Any) -> None:
             return "tools" in told
 
         await until(is_told)
+    assert set(told) == {"tools"}
 
 
 async def test_the_headers_of_a_tool_that_changed_are_learnt_anew() -> None:
