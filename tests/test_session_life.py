@@ -120,6 +120,16 @@ async def test_a_message_that_races_with_a_delete_is_refused_or_answered(tmp_pat
             assert set(accepted) <= {"turn.finished"}
 
 
+async def test_a_connection_whose_session_is_gone_begins_a_new_one(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([echo] * 2)) as claw:
+        assert claw.gateway is not None
+        async with raw_client(claw.gateway.port or 0) as client:
+            first = (await client.say("one"))["session_id"]
+            await claw.sessions.delete(first)
+            second = (await client.say("two"))["session_id"]
+            assert second != first
+
+
 async def test_no_text_of_a_deleted_session_or_memory_is_left_in_the_results_of_commands(
     tmp_path: Path,
 ) -> None:

@@ -236,6 +236,8 @@ class Connection:
         message = parse_frame(data)
         payload = message.payload
         named = payload.session_id if isinstance(payload, TextPayload) else payload.args.get("session_id")
+        if not isinstance(named, str) and self.current and not self._hub.turns.has_session(self.current):
+            self.current = None  # it expired or was deleted, so the next text begins a new one
         return Inbound.model_construct(
             msg_id=message.msg_id,
             msg_type=MessageType(message.msg_type),

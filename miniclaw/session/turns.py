@@ -178,6 +178,10 @@ class TurnStore:
             await self._db.write(lambda connection: connection.executemany(statement, gone).rowcount)
         return turns
 
+    def has_session(self, session_id: str) -> bool:
+        """Whether there is such a session, whosever it is."""
+        return bool(self._db.read("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)))
+
     def started_calls(self, turn_id: str) -> set[str]:
         """The ids of all calls that were begun in a turn, those of sub-tasks among them."""
         rows = self._db.read("SELECT call_id FROM started_calls WHERE turn_id = ? LIMIT 200", (turn_id,))
