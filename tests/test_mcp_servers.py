@@ -336,6 +336,19 @@ async def test_a_server_switched_off_is_gone_with_its_tools_and_nothing_goes_on(
         assert len(children()) == len(both)
 
 
+@pytest.mark.parametrize("told", [None, (), (Path("/elsewhere"),)])
+def test_a_server_is_told_of_the_workspace_and_of_what_its_command_line_names(
+    tmp_path: Path, told: tuple[Path, ...] | None
+) -> None:
+    """server-filesystem takes the roots in the place of its arguments, and people's files name those."""
+    arguments = ("-y", "server", str(tmp_path), str(tmp_path / "none"), "relative")
+    config = ServerConfig(command="npx", args=arguments, roots=told)
+    servers = Servers(tmp_path / "data", ToolRegistry())
+    workspace = tmp_path / "data" / "users" / "owner" / "workspace"
+    roots = servers._hosts("files", config)(None).roots
+    assert roots == ((workspace, tmp_path) if told is None else told)
+
+
 async def test_a_reload_begins_again_only_what_changed(tmp_path: Path) -> None:
     command = program(tmp_path, "def call(message): text(message, str(os.getpid()))")
     write_config(tmp_path, same=command, changed=command)

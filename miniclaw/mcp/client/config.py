@@ -55,9 +55,13 @@ class ServerConfig(_Lenient):
     start_seconds: Annotated[float, Field(gt=0)] = 60.0
     call_seconds: Annotated[float, Field(gt=0)] = 60.0
     roots: tuple[Path, ...] | None = None
-    """The directories that it is told of; the owner's workspace when left out."""
+    """The directories that it is told of; when left out the owner's workspace and those among its arguments."""
     tools: tuple[str, ...] | None = None
     """The only tools that are taken from it; all when left out."""
+
+    def directories(self) -> list[Path]:
+        """The directories that the command line names."""
+        return [path for path in map(Path, self.args) if path.is_absolute() and path.is_dir()]
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ServerConfig:

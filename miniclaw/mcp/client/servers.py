@@ -100,7 +100,8 @@ class Servers:
                     owner.start()
 
     def _hosts(self, name: str, config: ServerConfig) -> Hosts:
-        roots = self._roots if config.roots is None else config.roots
+        # A server that is told of roots keeps to them alone, so what its own command line names is among them.
+        roots = (*self._roots, *config.directories()) if config.roots is None else config.roots
         if self._questions is None:
             return lambda context: Host(roots=roots)
         return partial(self._questions.host, name, roots)
