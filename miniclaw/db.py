@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from miniclaw.errors import StorageError, StorageUnavailable
-from miniclaw.salvage import mend
+from miniclaw.salvage import is_damaged, mend, report_damage
 from miniclaw.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 __all__ = ["Database", "SCHEMA_VERSION"]
@@ -110,6 +110,10 @@ class Database:
         Raises:
             StorageUnavailable: it could not be, and why, in one sentence.
         """
+        if is_damaged(Path(self._path)):
+            raise StorageUnavailable(
+                "The database is damaged; start miniclaw anew, which keeps what is sound."
+            )
         free = shutil.disk_usage(Path(self._path).parent).free
         if free < FULL_DISK_BYTES:
             raise StorageUnavailable(
@@ -160,6 +164,7 @@ class Database:
         try:
             return connection.execute(query, parameters).fetchall()
         except sqlite3.Error as error:
+            self._look_at(error)
             if "decode" not in str(error) or connection.text_factory is not str:
                 raise StorageError(f"The database cannot be read: {error}.") from error
         # A damaged text keeps no other row from being read; whether it is of any use its reader finds out.
@@ -168,6 +173,13 @@ class Database:
             return self._fetch(connection, query, parameters)
         finally:
             connection.text_factory = str
+
+    def _look_at(self, error: sqlite3.Error) -> None:
+        if type(error) is sqlite3.DatabaseError and not self._read_only and not is_damaged(Path(self._path)):
+            logger.critical(
+                "the database is damaged; start miniclaw anew, which keeps what is sound: %s", error
+            )
+            report_damage(Path(self._path))
 
     def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -226,6 +238,7 @@ class Database:
             if connection.in_transaction:
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
+            self._look_at(error)
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             logger.error("a commit of %d writes failed: %s", len(batch), error)

@@ -6,6 +6,7 @@ A crash at any moment leaves either the damaged database as it was or the whole 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import sqlite3
@@ -15,18 +16,30 @@ from typing import Any, Final
 
 from miniclaw.schema import SCHEMA, SCHEMA_VERSION
 
-__all__ = ["mend", "salvage"]
+__all__ = ["is_damaged", "mend", "report_damage", "salvage"]
 
 logger = logging.getLogger(__name__)
 
 CHECKED_BYTES: Final = 16 * 1024 * 1024
 """A larger database is not read through at each start, only looked at whether its end is missing."""
+_MEND: Final = (
+    "INSERT INTO sessions SELECT session_id, user_id, channel, NULL, NULL, MIN(created_at), "
+    "MAX(COALESCE(ended_at, created_at)), '{}' FROM turns "
+    "WHERE session_id NOT IN (SELECT session_id FROM sessions) "
+    "AND CASE WHEN json_valid(message) THEN COALESCE(json_extract(message, '$.direct'), 1) ELSE 0 END "
+    "GROUP BY session_id",
+    "DELETE FROM entries WHERE session_id NOT IN (SELECT session_id FROM sessions)",
+    "DELETE FROM turns WHERE session_id NOT IN (SELECT session_id FROM sessions)",
+)
+"""Sessions whose row is lost are made anew from their turns; what belongs to nobody stays in the damaged file."""
 
 
 def mend(path: Path) -> None:
     """Make sure that there is a sound database or none; raises as `salvage` does."""
     finish_salvage(path)
     if not path.exists() or not path.stat().st_size:
+        if (log := Path(f"{path}-wal")).exists() and log.stat().st_size:
+            raise sqlite3.DatabaseError(f"it is empty, but its log `{log.name}` is not")
         return
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         try:
@@ -37,6 +50,21 @@ def mend(path: Path) -> None:
             sound = False
     if not sound:
         salvage(path)
+    _mark(path).unlink(missing_ok=True)
+
+
+def report_damage(path: Path) -> None:
+    """Something could not be read or written, so the next start reads the whole database through."""
+    _mark(path).touch()
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether damage was reported since the last start."""
+    return _mark(path).exists()
+
+
+def _mark(path: Path) -> Path:
+    return path.with_name(path.name + ".damaged")
 
 
 def _is_sound(connection: sqlite3.Connection, path: Path) -> bool:
@@ -47,9 +75,10 @@ def _is_sound(connection: sqlite3.Connection, path: Path) -> bool:
     # https://www.sqlite.org/fileformat.html#the_database_header: page size at 16, number of pages at 28
     page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
     is_cut = size < pages * (65_536 if page == 1 else page)  # or its end is still in the write-ahead log
-    if size > CHECKED_BYTES and not is_cut:
+    if size > CHECKED_BYTES and not is_cut and not is_damaged(path):
         return True
-    return bool(connection.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+    how = "integrity_check" if is_damaged(path) else "quick_check"
+    return bool(connection.execute(f"PRAGMA {how}(1)").fetchone()[0] == "ok")
 
 
 def salvage(path: Path) -> None:
@@ -83,7 +112,7 @@ def salvage(path: Path) -> None:
         "`%s` is damaged; it was set aside as `%s.corrupt`, and what could be read was kept: %s",
         path,
         path.name,
-        ", ".join(f"{count} {table}" for table, count in kept.items() if count),
+        ", ".join(f"{count} {table}" for table, count in kept.items()),
     )
 
 
@@ -92,11 +121,12 @@ def finish_salvage(path: Path) -> None:
     salvaged = path.with_name(path.name + ".salvaged")
     if not salvaged.exists():
         return
-    for suffix in ("", "-wal"):
-        old, aside = Path(f"{path}{suffix}"), Path(f"{path}.corrupt{suffix}")
-        if old.exists():
-            aside.unlink(missing_ok=True)
-            os.link(old, aside)
+    names = (f"{path}.corrupt{f'.{n}' if n else ''}" for n in itertools.count())
+    aside = next(name for name in names if not Path(name).exists())
+    for suffix in ("-wal", ""):
+        if (old := Path(f"{path}{suffix}")).exists():
+            Path(f"{aside}{suffix}").unlink(missing_ok=True)
+            os.link(old, f"{aside}{suffix}")
     # A log that belongs to the damaged database must not be read into the new one.
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
@@ -110,6 +140,8 @@ def _copy_all(source: sqlite3.Connection, target: sqlite3.Connection) -> dict[st
     target.executescript(f"{SCHEMA}; PRAGMA user_version={SCHEMA_VERSION}; BEGIN")
     wanted = [row[0] for row in target.execute(f"{tables} ORDER BY name != 'sessions'")]
     kept = {table: _copy(source, target, table) for table in wanted if table in found}
+    for statement in _MEND:
+        target.execute(statement)
     target.execute("COMMIT")
     if not any(kept.values()):
         raise sqlite3.DatabaseError("no row of it can be read")

@@ -17,11 +17,11 @@ from miniclaw.agent.replies import stopped_note
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.gateway.events import LiveEvent
-from miniclaw.session.history import INTERRUPTED
+from miniclaw.session.history import INTERRUPTED, NOT_BEGUN
 from miniclaw.tools import tool
 from miniclaw.tools.base import ToolResult
 from miniclaw.tools.builtins.run_command_tool import run_command_tool
-from tests.support.agent import Zap, eventually, log_of, outcome, result_in, say, send, zap
+from tests.support.agent import Zap, eventually, log_of, outcome, question, result_in, say, send, zap
 from tests.support.claw import running_claw
 from tests.support.model import FakeModel, Message, Reply, illegal
 
@@ -87,6 +87,18 @@ async def test_a_cancel_closes_the_models_stream(tmp_path: Path) -> None:
         await provider.close()
         assert model.refused == []
         assert stopped_note("go") in model.requests[1]["messages"][-2]["content"]
+
+
+async def test_a_call_that_was_only_asked_for_is_told_as_not_carried_out(tmp_path: Path) -> None:
+    tool = Zap("write")
+    async with running_claw(tmp_path, ScriptedProvider([zap("a")])) as claw:
+        claw.registry.register(tool)
+        receipt = await send(claw)
+        await question(claw)
+        await cancelled(claw, receipt.turn_id)
+        log = await log_of(claw, receipt.session_id)
+        assert [e.message["content"] for e in log if e.message["role"] == "tool"] == [NOT_BEGUN]
+    assert tool.ran == []
 
 
 async def test_a_tool_in_a_thread_runs_out_and_its_result_is_not_believed(tmp_path: Path) -> None:

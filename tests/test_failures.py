@@ -38,6 +38,12 @@ def said(message: str, **fields: Any) -> dict[str, Any]:
         (400, said("The decoder prompt (length 9000) is longer than the maximum model length of 8192."), 8192, 9000),
         (422, {"error": "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens"}, 4096, 5000),
         (400, said("Prompt contains 40000 tokens and 0 draft tokens, too large for model with 32768 maximum context length"), 32_768, 40_000),
+        (400, said("The input token count exceeds the maximum number of tokens allowed (1048576)."), 1048576, None),
+        (400, said("Input prompt (9001 tokens) is too long and exceeds limit of 4096"), 4096, 9001),
+        (400, said("The total number of tokens (input + output) 9001 exceeds the model's limit of 8192"), 8192, 9001),
+        (400, said("Total tokens of image and text exceed max message tokens"), None, None),
+        (400, said("tokens in request more than max tokens allowed: 4096"), 4096, None),
+        (400, said("输入内容超过最大长度限制，最大 8192 tokens"), 8192, None),
         (400, {"error": "Trying to keep the first 4500 tokens when context the overflows. However, the model is loaded with context length of only 4096 tokens"}, 4096, 4500),
         (400, said("too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000"), 4081, 5000),
         (413, "<html>413 Request Entity Too Large</html>", None, None),
@@ -109,6 +115,7 @@ def test_a_refusal_has_its_kind(status: int, body: object, kind: str, code: str)
             "",
             "messages.0.x",
         ),
+        ({"detail": [{"loc": 5, "msg": "bad"}]}, ": bad", "", ""),
         ({"detail": []}, "", "", ""),
         ("plain", "plain", "", ""),
         ("<html>", "", "", ""),
@@ -139,6 +146,27 @@ def test_whatever_a_server_says_it_is_an_error_with_a_sentence(body: object, sta
     error = meaning(status, body)
     assert str(error).endswith(".") and error.kind
     assert error_inside(body).code
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "2m"}, 120.0),
+        ({"retry-after": "60, 60"}, 60.0),
+        ({"retry-after": "7"}, 7.0),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1.1.1s"}, None),
+    ],
+)
+def test_a_wait_is_read_in_the_forms_that_are_sent(headers: dict[str, str], seconds: float | None) -> None:
+    assert retry_after(headers, lambda: 0.0) == seconds
+
+
+@pytest.mark.parametrize("text", ["try again in 1.2.3s", "try again in ...... s", "retry after 1..s"])
+def test_a_wait_that_is_no_number_is_a_rate_limit_all_the_same(text: str) -> None:
+    assert meaning(429, said(text)).kind == "rate_limited"
+    assert (
+        meaning(429, {"error": {"message": "m", "details": [{"retryDelay": "1.2.3s"}]}}).retry_after is None
+    )
 
 
 @given(

@@ -53,6 +53,10 @@ MODULE_LINES, FUNCTION_LINES = 300, 40
 LARGER: dict[str, tuple[int, str]] = {
     "gateway/protocol.py": (370, "the whole wire protocol and its envelope on one page"),
     "gateway/connection.py": (340, "one connection's life, which both sockets share"),
+    "db.py": (
+        320,
+        "the one writer: group commit, reads, checkpoints and what tells that the file is damaged",
+    ),
     "app.py": (340, "start and stop of all parts, in order, on one page"),
     "app.py:_start": (45, "the order in which the parts start"),
     "wiring.py:build_core": (60, "one flat table of parts"),
@@ -225,7 +229,7 @@ def test_modules_and_functions_keep_to_their_budget_or_stand_in_the_table() -> N
 CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.py")
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
-        15_800,
+        15_900,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, budgets, trace, approvals, and file"
         " tools that no link leads out of; a quarter is docstrings with units, errors and sources",
     ),

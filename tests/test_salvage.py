@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from miniclaw.errors import StorageError
+from miniclaw import salvage
+from miniclaw.agent.providers import LLMResponse
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.app import MiniClaw
+from miniclaw.errors import StorageError, StorageUnavailable
 from miniclaw.session.models import Entry
 from miniclaw.session.sqlite import SQLiteStorage
+from tests.support.claw import running_claw
 from tests.support.core import make_session, open_database
 
 SESSIONS, PAGE = 60, 4096
@@ -43,6 +51,10 @@ async def kept(tmp_path: Path) -> list[int]:
                 found.append(n)
         await storage.save(make_session("ses_new"))
     return found
+
+
+async def outcome_of(claw: MiniClaw, text: str) -> dict[str, Any]:
+    return [event async for event in claw.ask(text)][-1]
 
 
 def cut(path: Path, share: float) -> None:
@@ -94,6 +106,62 @@ async def test_a_database_of_which_nothing_can_be_read_is_not_replaced_by_an_emp
     with pytest.raises(StorageError, match="put a backup in its place"):
         await kept(tmp_path)
     assert path.read_bytes() == damaged and not list(path.parent.glob("*.new"))
+
+
+async def test_an_empty_file_beside_a_log_that_is_not_is_not_begun_anew(tmp_path: Path) -> None:
+    """SQLite would throw the log away, in which everything is."""
+    path = await fill(tmp_path)
+    Path(f"{path}-wal").write_bytes(b"x" * 64)
+    os.truncate(path, 0)
+    with pytest.raises(StorageError, match="its log"):
+        await kept(tmp_path)
+    assert Path(f"{path}-wal").stat().st_size == 64
+
+
+async def test_what_a_second_damage_sets_aside_does_not_overwrite_the_first(tmp_path: Path) -> None:
+    path = await fill(tmp_path)
+    for _ in range(2):
+        cut(path, 0.9)
+        await kept(tmp_path)
+    assert len(list(tmp_path.glob("*.corrupt*"))) == 2
+
+
+async def test_sessions_whose_rows_are_lost_are_made_anew_from_their_turns(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([LLMResponse(text="hi")] * 3)) as claw:
+        ids = {(await outcome_of(claw, text))["session_id"] for text in ("one", "two", "three")}
+    path = tmp_path / "miniclaw.db"
+    with closing(sqlite3.connect(path)) as connection:
+        [(root,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'sessions'")
+    overwrite(path, root - 1)
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        sessions = await claw.sessions.list("owner")
+        assert {session.session_id for session in sessions} == ids
+        loaded = [await claw.sessions.get(one) for one in ids]
+        assert all(session is not None and session.messages for session in loaded)
+
+
+async def test_damage_that_is_met_later_is_told_and_mended_by_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large database is not read through at each start."""
+    monkeypatch.setattr(salvage, "CHECKED_BYTES", 1024)
+    path = await fill(tmp_path)
+    raw = path.read_bytes()
+    leaves = [
+        n for n in range(20, len(raw) // PAGE) if raw[n * PAGE] == 0x0A and b"ses_" in raw[n * PAGE :][:PAGE]
+    ]
+    overwrite(path, leaves[len(leaves) // 2])
+    async with open_database(tmp_path) as database:
+        await database.check()
+        for n in range(SESSIONS):
+            with suppress(StorageError):
+                await SQLiteStorage(database).load(f"ses_{n:02}")
+        with pytest.raises(StorageUnavailable, match="damaged"):
+            await database.check()
+    assert SESSIONS - 10 <= len(await kept(tmp_path)) < SESSIONS
+    assert list(tmp_path.glob("*.corrupt"))
+    async with open_database(tmp_path) as database:
+        await database.check()
 
 
 @pytest.mark.parametrize("step", ["link", "unlink", "replace"])

@@ -853,6 +853,18 @@ async def test_others_write_while_a_long_session_is_deleted(tmp_path: Path) -> N
         assert database.read("SELECT session_id FROM entries") == [("ses_2",)]
 
 
+async def test_a_page_reaches_over_a_gap_that_damage_left(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        storage = SQLiteStorage(database)
+        await storage.save(make_session())
+        await storage.append("ses_1", [entry(f"t{n}") for n in range(60)])
+        await database.write(
+            lambda c: c.execute("DELETE FROM entries WHERE position BETWEEN 20 AND 39").rowcount
+        )
+        page = await storage.load("ses_1", last=10, before=40)
+        assert page is not None and [one.position for one in page.messages] == list(range(10, 20))
+
+
 async def test_a_damaged_time_or_metadata_of_a_wrong_kind_hides_no_session(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         storage = SQLiteStorage(database)

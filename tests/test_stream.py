@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from miniclaw.agent.answer import AnswerBuilder, usage_of
 from miniclaw.agent.arguments import parse_call
 from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.agent.responses import ResponsesAssembler
 from miniclaw.agent.stream import ChatAssembler
 from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import has_unreadable
@@ -178,6 +179,69 @@ def test_an_error_report_inside_the_stream_is_raised_with_its_sentence(error: ob
     assert "no \ufffd credit." in str(raised.value) or "7" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("report", "kind"),
+    [
+        ({"code": "Throttling.RateQuota", "message": "too fast"}, "rate_limited"),
+        ({"detail": "no such thing"}, "stream_error"),
+        ({"base_resp": {"status_code": 1004, "status_msg": "login fail"}}, "stream_error"),
+    ],
+)
+def test_a_report_without_the_word_error_inside_the_stream_is_one_too(report: Any, kind: str) -> None:
+    with pytest.raises(ModelError) as raised:
+        ChatAssembler().feed(report)
+    assert raised.value.kind == kind
+
+
+def event(kind: str, **fields: Any) -> dict[str, Any]:
+    return {"type": f"response.{kind}", **fields}
+
+
+def call_item(item_id: str, name: str) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "id": item_id,
+        "call_id": f"call_{item_id}",
+        "name": name,
+        "arguments": "",
+    }
+
+
+@pytest.mark.parametrize("is_indexed", [True, False])
+@pytest.mark.parametrize("comes", ["in pieces", "whole", "both"])
+def test_arguments_of_the_responses_api_belong_to_their_call(is_indexed: bool, comes: str) -> None:
+    """Servers leave the index out, or send the arguments only when they are done."""
+    assembler = ResponsesAssembler(AnswerBuilder("m"))
+    events = []
+    for place, (item_id, name) in enumerate([("a", "f"), ("b", "g")]):
+        where: dict[str, Any] = {"output_index": place} if is_indexed else {}
+        events.append(event("output_item.added", item=call_item(item_id, name), **where))
+    for place, item_id in enumerate("ab"):
+        where = {"item_id": item_id, **({"output_index": place} if is_indexed else {})}
+        arguments = f'{{"x":"{item_id}"}}'
+        if comes != "whole":
+            events += [event("function_call_arguments.delta", delta=d, **where) for d in arguments]
+        if comes != "in pieces":
+            events.append(event("function_call_arguments.done", arguments=arguments, **where))
+    for one in [*events, event("completed", response={"status": "completed", "output": []})]:
+        assembler.feed(one)
+    calls = assembler.finish().tool_calls
+    assert [(call.name, call.arguments) for call in calls] == [("f", {"x": "a"}), ("g", {"x": "b"})]
+
+
+def test_a_text_of_the_responses_api_that_comes_only_at_its_end_is_the_answer() -> None:
+    assembler = ResponsesAssembler(AnswerBuilder("m"))
+    shown = [
+        chunk.text
+        for one in (
+            event("output_text.done", text="hello"),
+            event("completed", response={"status": "completed", "output": []}),
+        )
+        if (chunk := assembler.feed(one))
+    ]
+    assert (shown, assembler.finish().text) == (["hello"], "hello")
+
+
 # --- usage ------------------------------------------------------------------------------------------------
 
 
@@ -202,10 +266,15 @@ def test_an_absurd_count_makes_all_of_them_unknown(absurd: object) -> None:
     assert (usage.input_tokens, usage.output_tokens) == (0, 0)
 
 
-@pytest.mark.parametrize("odd", [None, "7", -1, [], float("nan")])
+@pytest.mark.parametrize("odd", [None, "seven", "-7", -1, [], float("nan")])
 def test_a_count_that_is_none_is_zero(odd: object) -> None:
     usage = usage_of({"prompt_tokens": odd, "completion_tokens": 2.0}, "m")
     assert (usage.input_tokens, usage.output_tokens) == (0, 2)
+
+
+def test_a_count_that_is_written_as_a_text_is_a_count() -> None:
+    usage = usage_of({"prompt_tokens": "4000", "completion_tokens": 5}, "m")
+    assert (usage.input_tokens, usage.output_tokens) == (4000, 5)
 
 
 # --- calls ------------------------------------------------------------------------------------------------
@@ -317,6 +386,15 @@ def test_a_count_that_is_none_is_zero(odd: object) -> None:
             id="a piece without anything",
         ),
         pytest.param([piece('{"a":1}', index=0, call_id="c")], [], id="a call that never gets a name"),
+        pytest.param(
+            [
+                piece('{"a"', index=0, call_id="c", name="f"),
+                piece(":1}", index=0),
+                piece('{"a":1}', index=0, call_id="c", name="f"),
+            ],
+            [("f", {"a": 1})],
+            id="pieces and then the whole call once more",
+        ),
     ],
 )
 def test_calls_are_told_apart_however_they_are_numbered(

@@ -79,6 +79,17 @@ async def test_a_file_that_is_added_changed_or_removed_is_seen_at_the_next_list(
     assert tools.problems == ()
 
 
+async def test_a_link_to_nothing_is_reported_and_an_editors_lock_is_passed_over(tmp_path: Path) -> None:
+    """Emacs links `.#greet.py` to a name that is no file while greet.py is edited."""
+    write(tmp_path, "greet.py", GREET)
+    (tmp_path / ".#greet.py").symlink_to("ann@host.1")
+    (tmp_path / "loop.py").symlink_to(tmp_path / "loop.py")
+    registry = ToolRegistry()
+    (problem,) = own(registry, tmp_path).problems
+    assert problem.source.endswith("loop.py")
+    assert registry.names() == ["greet"]
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
@@ -92,6 +103,10 @@ async def test_a_file_that_is_added_changed_or_removed_is_seen_at_the_next_list(
         ("raise KeyboardInterrupt\n", "line 1: KeyboardInterrupt tries to end the program"),
         ("import asyncio\nraise asyncio.CancelledError\n", "line 2: CancelledError tries to end the program"),
         (b"\xff\xfe\x00", "SyntaxError"),
+        (
+            GREET.replace("def greet", "def other") + "\nother.risk = 'nonsense'\n",
+            "there is no risk `nonsense`",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_reported_and_the_rest_is_there(
@@ -113,7 +128,7 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_rest_is_there(
     assert registry.names() == ["taken", "greet", "wave"]
     assert problem.source in caplog.text
     loaded = [getattr(module, "__file__", None) for module in sys.modules.values()]
-    assert str(bad) not in loaded or error.startswith(("Two tools", "use up to"))
+    assert str(bad) not in loaded or error.startswith(("Two tools", "use up to", "there is no risk"))
 
 
 def test_only_a_regular_file_is_read(tmp_path: Path) -> None:

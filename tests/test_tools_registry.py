@@ -221,7 +221,7 @@ async def test_an_unexpected_exception_shows_its_class_to_the_model_and_the_rest
     assert record.getMessage().startswith("tool fails failed\nTraceback")
 
 
-ENDS = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError()]
+ENDS = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
 
 
 @pytest.mark.parametrize("error", ENDS, ids=repr)

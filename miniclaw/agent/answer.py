@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from miniclaw.agent.arguments import Offered, parse_call
 from miniclaw.agent.providers import MOST_CALLS, Finish, LLMChunk, LLMResponse, ToolCall
+from miniclaw.agent.report import whole_number
 from miniclaw.agent.text_calls import CallFilter, find_calls
 from miniclaw.agent.thinking import ThinkSplitter, split_unopened
 from miniclaw.errors import ModelError
@@ -198,6 +199,5 @@ def usage_of(usage: Mapping[str, Any] | None, model: str) -> Usage:
 
 
 def _count(*values: object) -> int:
-    return next(
-        (int(value) for value in values if isinstance(value, int | float) and 0 < value < MOST_TOKENS), 0
-    )
+    numbers = (whole_number(value) if isinstance(value, str) else value for value in values)
+    return next((int(n) for n in numbers if isinstance(n, int | float) and 0 < n < MOST_TOKENS), 0)

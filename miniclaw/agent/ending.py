@@ -17,7 +17,7 @@ from miniclaw.channel.base import Pulled
 from miniclaw.errors import StorageError, StorageUnavailable
 from miniclaw.gateway.events import TurnFeed, event_frame
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, format_time
-from miniclaw.session.history import INTERRUPTED
+from miniclaw.session.history import INTERRUPTED, NOT_BEGUN
 from miniclaw.session.models import Entry, Session, Turn
 from miniclaw.session.outbox import Delivery
 
@@ -124,7 +124,8 @@ class TurnEnding:
         moment, number = self._c.clock(), steps[-1].step
         entries: list[Entry] = []
         for call in pending_calls(steps):
-            message = {"role": "tool", "tool_call_id": call.id, "content": INTERRUPTED}
+            content = NOT_BEGUN if self._c.turns.was_only_asked(turn.turn_id, call.id) else INTERRUPTED
+            message = {"role": "tool", "tool_call_id": call.id, "content": content}
             entries.append(Entry(turn.turn_id, (number := number + 1), message, moment, {"ok": False}))
         if outcome.message is not None:
             entries.append(Entry(turn.turn_id, number + 1, outcome.message, moment, outcome.meta or None))

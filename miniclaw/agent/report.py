@@ -60,7 +60,8 @@ def read_report(body: object) -> Report:
     param = fields.get("param")
     detail = outer.get("detail")
     if not message and isinstance(detail, list) and detail and isinstance(detail[0], dict):
-        param = ".".join(str(part) for part in detail[0].get("loc") or () if part != "body")
+        place = detail[0].get("loc")
+        param = ".".join(str(part) for part in place if part != "body") if isinstance(place, list) else ""
         message = f"{param}: {detail[0].get('msg')}"
     code = fields.get("code") if fields.get("code") is not None else fields.get("status")
     return Report(
@@ -79,7 +80,7 @@ def retry_after(headers: Mapping[str, str], clock: Callable[[], float]) -> float
     if (ms := _float(headers.get("retry-after-ms"))) is not None:
         return ms / 1000
     if value := headers.get("retry-after"):
-        if (seconds := _float(value)) is not None:
+        if (seconds := _span(value.partition(",")[0] if value[:1].isdigit() else value)) is not None:
             return seconds
         try:
             return max(0.0, parsedate_to_datetime(value).timestamp() - clock())
@@ -108,12 +109,13 @@ def _span(text: str) -> float | None:
     """Seconds of a text such as `1m30s`, `20ms` or `7`."""
     if (seconds := _float(text)) is not None:
         return seconds
+    seconds = 0.0
     parts = _SPAN.findall(text[:NAME_CHARS])
-    if not parts:
-        return None
-    return sum(
-        float(number) * _UNITS["ms" if unit.lower() == "ms" else unit[0].lower()] for number, unit in parts
-    )
+    for number, unit in parts:
+        if (count := _float(number)) is None:
+            return None
+        seconds += count * _UNITS["ms" if unit.lower() == "ms" else unit[0].lower()]
+    return seconds if parts else None
 
 
 def _float(text: str | None) -> float | None:

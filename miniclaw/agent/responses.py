@@ -93,6 +93,8 @@ class ResponsesAssembler:
         self._answer = answer or AnswerBuilder()
         self._items: dict[int, dict[str, Any]] = {}
         self._arguments: dict[int, list[str]] = {}
+        self._places: dict[str, int] = {}
+        """Places of items by their ids, for servers that leave the index out."""
         self._body: dict[str, Any] | None = None
 
     @property
@@ -116,9 +118,7 @@ class ResponsesAssembler:
         kind = str(event.get("type") or event.get("object") or "")
         if event.get("error") or kind == "error":
             raise error_inside(event)
-        place, delta = event.get("output_index"), event.get("delta")
-        if not isinstance(place, int):
-            place = len(self._items) - (kind != "response.output_item.added")
+        place, delta = self._place(event, kind), event.get("delta")
         delta = delta if isinstance(delta, str) else ""
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
@@ -130,13 +130,26 @@ class ResponsesAssembler:
             case "response.output_item.added" | "response.output_item.done":
                 if place in self._items or len(self._items) < MOST_ITEMS:
                     self._items[place] = _dict(event.get("item"))
+                    self._places[str(self._items[place].get("id"))] = place
                 return LLMChunk(hidden=len(str(event.get("item"))))
             case "response.function_call_arguments.delta":
                 self._arguments.setdefault(place, []).append(delta)
                 return LLMChunk(hidden=len(delta) or 1)
+            case "response.function_call_arguments.done" if isinstance(event.get("arguments"), str):
+                self._arguments[place] = [event["arguments"] or "".join(self._arguments.get(place, ()))]
+            case "response.output_text.done" if not self._answer.has_text:
+                return self._answer.take(str(event.get("text") or ""))
             case "response.completed" | "response.incomplete" | "response.failed" | "response":
                 return self._take_whole(_dict(event.get("response")) if kind != "response" else event)
         return None
+
+    def _place(self, event: dict[str, Any], kind: str) -> int:
+        """Which item an event is about: by its index, its id, or the last one."""
+        place = event.get("output_index")
+        if isinstance(place, int):
+            return place
+        last = len(self._items) - (kind != "response.output_item.added")
+        return self._places.get(str(event.get("item_id") or _dict(event.get("item")).get("id")), last)
 
     def end(self) -> None:
         """The server said that nothing more comes; only its last event says that the answer is complete."""
@@ -157,6 +170,7 @@ class ResponsesAssembler:
         kept: list[Any] = []
         for place, item in self._output():
             if item.get("type") == "function_call" and len(calls) < MOST_CALLS:
+                place = self._places.get(str(item.get("id")), place)
                 raw = item.get("arguments") or "".join(self._arguments.get(place, ()))
                 raw = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
                 calls.append(

@@ -30,6 +30,11 @@ class _Call:
         self.arguments: list[str] = []
         self.extra: dict[str, Any] = {}
 
+    def is_repeated(self, call_id: str, name: str, arguments: str) -> bool:
+        """Whether a piece is the whole call once more."""
+        is_same = bool(call_id) and (call_id, name) == (self.id, self.name)
+        return is_same and bool(arguments) and arguments == "".join(self.arguments)
+
     def is_whole(self) -> bool:
         """Whether the arguments are complete; the beginning of an object never is."""
         return parse_arguments("".join(self.arguments)) is not None
@@ -73,8 +78,8 @@ class ChatAssembler:
         if not isinstance(chunk, dict):
             return None
         choices = chunk.get("choices")
-        if not choices and (chunk.get("error") or chunk.get("object") == "error"):
-            raise error_inside(chunk)
+        if not choices and (report := _report_in(chunk)) is not None:
+            raise error_inside(report)
         if isinstance(usage := chunk.get("usage") or ("x_groq" in chunk and _groq_usage(chunk)), dict):
             self._usage = usage
         for choice in choices if isinstance(choices, list) else ():
@@ -186,6 +191,12 @@ class ChatAssembler:
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
         call = self._known(index, call_id, name)
+        if (
+            call is not None
+            and call is self._by_index.get(index)
+            and call.is_repeated(call_id, name, arguments)
+        ):
+            return call
         if call is None or (name and (call in taken or self._begins(call, index, call_id, name, arguments))):
             if len(self._calls) >= MOST_CALLS:
                 return None
@@ -234,6 +245,18 @@ class ChatAssembler:
 
     def _is_offered(self, beginning: str) -> bool:
         return any(name.startswith(beginning) for name in self._offered)
+
+
+def _report_in(chunk: dict[str, Any]) -> dict[str, Any] | None:
+    """The report of an error that a chunk is, in one of the forms in use."""
+    if chunk.get("error") or chunk.get("object") == "error" or chunk.get("detail"):
+        return chunk
+    if isinstance(chunk.get("message"), str) and isinstance(chunk.get("code"), str | int):
+        return chunk
+    base = chunk.get("base_resp")  # MiniMax
+    if isinstance(base, dict) and base.get("status_code"):
+        return {"code": base["status_code"], "message": base.get("status_msg")}
+    return None
 
 
 def _content(content: object) -> tuple[str, str]:

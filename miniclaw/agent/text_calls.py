@@ -144,11 +144,14 @@ class CallFilter:
         """Whether an answer that begins like this may be one printed call from end to end."""
         if start[0] == "`":
             head, newline, rest = start.partition("\n")
+            head, rest = head.rstrip().lower(), rest.lstrip()
             if not newline:
-                return any(known.startswith(head.rstrip()) for known in _FENCE_HEADS)
-            return head.rstrip() in {"```", *_FENCE_HEADS} and (
-                not rest.strip() or self._may_be_value(rest.lstrip())
-            )
+                return any(known.startswith(head) for known in _FENCE_HEADS)
+            if head not in {"```", *_FENCE_HEADS}:
+                return False
+            word = _WORD.match(rest)
+            is_code = word is not None and self._is_name(word[1], whole=word.end() < len(rest))
+            return not rest or is_code or self._may_be_value(rest)
         return self._may_be_value(start)
 
     def _may_be_value(self, start: str) -> bool:
@@ -278,10 +281,11 @@ def _values(text: str, start: int) -> tuple[list[Any], int]:
 
 def _whole(text: str, offered: Offered) -> Iterator[PrintedCall]:
     """The calls of an answer that is nothing but calls."""
-    text = _WRAPPING.sub("", unfenced(text) or text).strip()
+    inner = unfenced(text)
+    text = _WRAPPING.sub("", inner or text).strip()
     values, end = _values(text, 0)
     calls = [call_of(item, offered) for item in items(values)]
     if end == len(text) and None not in calls:
         yield from (call for call in calls if call is not None)
-    elif text.startswith("["):
+    elif inner or text.startswith("["):
         yield from code_calls(text, offered)

@@ -37,6 +37,8 @@ class ThinkSplitter:
 
     def feed(self, piece: str) -> tuple[str, str]:
         """Take a piece; returns what is text and what is thought of what can be told by now."""
+        if self.is_done:
+            return piece, ""
         if piece.isspace():
             self._blanks.append(piece)
             return "", ""

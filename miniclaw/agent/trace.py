@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
@@ -219,9 +220,14 @@ class ModelCall:
     ) -> None:
         response = self.response or LLMResponse()
         usage, more = response.usage, dict[str, Any]()
-        if not usage.tokens and (self.response or self.size or not isinstance(error, ModelError)):
+        is_heard = self.response or self.size or not isinstance(error, ModelError)
+        if is_heard and not (usage.input_tokens and usage.output_tokens):
             answer = rough_tokens([response.to_message()]) if self.response else self.size // 3
-            usage = Usage(input_tokens=rough_tokens(self._messages), output_tokens=answer)
+            usage = replace(
+                usage,
+                input_tokens=usage.input_tokens or rough_tokens(self._messages),
+                output_tokens=usage.output_tokens or answer,
+            )
             more["estimated"] = True
         spent = self._budget.spend(
             Usage(

@@ -78,7 +78,7 @@ async def _call(registry: ToolRegistry, loaded: LoadedSettings, args: argparse.N
 
     try:
         arguments = json.loads(args.arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"The arguments are not JSON: {error}.") from error
     tool = registry.find(args.name)
     if tool is None or not isinstance(arguments, dict) or not is_user_id(args.user_id):

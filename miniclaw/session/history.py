@@ -14,7 +14,15 @@ from pydantic_core import from_json
 
 from miniclaw.text import estimate_tokens
 
-__all__ = ["INTERRUPTED", "MESSAGE_TOKENS", "HistoryView", "legal", "message_tokens", "parse_arguments"]
+__all__ = [
+    "INTERRUPTED",
+    "MESSAGE_TOKENS",
+    "NOT_BEGUN",
+    "HistoryView",
+    "legal",
+    "message_tokens",
+    "parse_arguments",
+]
 
 Message = dict[str, Any]
 
@@ -23,6 +31,8 @@ INTERRUPTED: Final = (
     "Check before you do it again."
 )
 """The result that an unanswered call gets."""
+NOT_BEGUN: Final = "This call was not carried out: the turn was stopped before it."
+"""The result of a call that surely changed nothing."""
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its text, about."""
 TOGETHER: Final = 500

@@ -102,13 +102,14 @@ class SQLiteStorage(SessionStorage):
         end = self._next_position(session_id)
         if before is not None:
             end = min(end, before)
-        start = max(0, end - last) if last is not None else 0
         query = (
             "SELECT position, turn_id, step, body FROM entries "
-            "WHERE session_id = ? AND position >= ? AND position < ? ORDER BY position"
+            "WHERE session_id = ? AND position < ? ORDER BY position"
         )
-        parameters = (session_id, start, end)
-        few = end - start <= SMALL_READ
+        parameters: tuple[Any, ...] = (session_id, end)
+        if last is not None:  # of those that are there: damage may have left a gap
+            query, parameters = f"SELECT * FROM ({query} DESC LIMIT ?) ORDER BY position", (*parameters, last)
+        few = min(end, end if last is None else last) <= SMALL_READ
         parse = partial(_entries, session_id)
         if few:
             session.messages = parse(self._db.read(query, parameters))

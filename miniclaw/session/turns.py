@@ -95,6 +95,11 @@ class TurnStore:
         query = "SELECT 1 FROM started_calls WHERE turn_id = ? AND call_id = ?"
         return bool(self._db.read(query, (turn_id, call_id)))
 
+    def was_only_asked(self, turn_id: str, call_id: str) -> bool:
+        """Whether somebody was to approve a call that then never began."""
+        query = "SELECT 1 FROM approvals WHERE turn_id = ? AND call_id = ?"
+        return bool(self._db.read(query, (turn_id, call_id))) and not self.was_started(turn_id, call_id)
+
     async def end(
         self,
         turn: Turn,

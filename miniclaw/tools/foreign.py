@@ -10,11 +10,12 @@ import threading
 import traceback
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Future, wait
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
 
 from miniclaw.errors import ToolError
 
 __all__ = [
+    "contained",
     "finished",
     "in_thread",
     "is_cancelled",
@@ -69,6 +70,8 @@ def start(call: Callable[[], T]) -> Future[T]:
                 result = call()
         except StopIteration as error:  # a future of asyncio cannot carry it: the caller would wait for ever
             answer.set_exception(ToolError(f"The tool failed inside (StopIteration: {error.value})."))
+        except GeneratorExit as error:  # nor this, which would end the task that waits
+            answer.set_exception(ToolError(f"The tool failed inside ({kind_of(error)})."))
         except BaseException as error:  # noqa: BLE001 - it is told where the call is awaited
             answer.set_exception(error)
         else:
@@ -122,6 +125,11 @@ def tasks_contained() -> Iterator[None]:
         _is_contained.reset(before)
 
 
+async def contained(work: Coroutine[Any, Any, T]) -> T:
+    """Await code of others, whose own `GeneratorExit` would end the task as if nobody wanted it any more."""
+    return cast("T", await _Contained(work, GeneratorExit))
+
+
 class _Tasks:
     """Makes the tasks of a loop, those of others' code with a contained coroutine."""
 
@@ -135,11 +143,18 @@ class _Tasks:
 class _Contained(Coroutine[Any, Any, Any]):
     """A coroutine whose try to end the program is an error like any other."""
 
-    def __init__(self, inner: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, inner: Coroutine[Any, Any, Any], *ends: type[BaseException]) -> None:
         self._inner = inner
+        self._ends = ends or (SystemExit, KeyboardInterrupt)
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        return (yield from self._inner.__await__())
+        return cast("Generator[Any, Any, Any]", self)  # as an iterator, so that each step goes through here
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
 
     def send(self, value: Any) -> Any:
         return self._step(self._inner.send, value)
@@ -153,7 +168,7 @@ class _Contained(Coroutine[Any, Any, Any]):
     def _step(self, step: Callable[..., Any], *given: Any) -> Any:
         try:
             return step(*given)
-        except (SystemExit, KeyboardInterrupt) as error:
+        except self._ends as error:
             raise ToolError(f"A task of the tool failed inside ({kind_of(error)}).") from error
 
 

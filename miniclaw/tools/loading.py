@@ -79,18 +79,21 @@ class OwnTools:
         self._apply(*read)
 
     def _signature(self) -> Signature:
-        try:
-            files = [(path.name, path.stat()) for path in sorted(self._directory.glob("*.py"))]
-        except OSError:  # removed while it was looked at
-            return ()
-        return tuple((name, found.st_mtime_ns, found.st_size) for name, found in files)
+        seen = []
+        for path in sorted(self._directory.glob("*.py")):
+            try:
+                found = path.stat()
+                seen.append((path.name, found.st_mtime_ns, found.st_size))
+            except OSError:  # a link to nothing, or removed while it was looked at; loading tells
+                seen.append((path.name, -1, -1))
+        return tuple(seen)
 
     def _read(self) -> tuple[Signature, Sources]:
         """What each source gives: its tools, or why there are none."""
         seen = self._signature()
         found: Sources = {}
         for name, _, _ in seen:
-            if not name.startswith("_"):
+            if not name.startswith(("_", ".")):
                 path = self._directory / name
                 found[f"{self._directory.name}/{name}"] = self._attempt(partial(_of_file, path))
         for point in self._packages():

@@ -21,7 +21,7 @@ from miniclaw.tools.arguments import ValidatesArguments, check_arguments, option
 from miniclaw.tools.base import Risk, Tool, ToolResult, ToolSource
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.exports import chat_form, mcp_form, responses_form
-from miniclaw.tools.foreign import is_cancelled, kind_of, tasks_contained, trace_of
+from miniclaw.tools.foreign import contained, is_cancelled, kind_of, tasks_contained, trace_of
 from miniclaw.tools.function import FunctionTool, origin_of
 from miniclaw.tools.results import readable
 
@@ -249,7 +249,7 @@ class ToolRegistry:
             try:
                 async with asyncio.timeout(seconds) as limit:
                     with tasks_contained():
-                        return await tool.execute(**values)
+                        return await contained(tool.execute(**values))
             except TimeoutError:
                 tries -= 1
                 hangs = limit.expired() and isinstance(tool, FunctionTool) and tool.blocks
@@ -284,6 +284,8 @@ class ToolRegistry:
                 raise ConfigError(
                     f"Two tools are called `{name}`: {origin_of(taken.tool)} and {origin_of(tool)}. Rename one."
                 )
+        if isinstance(tool.risk, str) and tool.risk not in ("read", "write", "forbidden"):
+            raise ConfigError(f"Tool `{tool.name}` ({origin_of(tool)}): there is no risk `{tool.risk}`.")
         if tool.wants_context and "tool_context" in tool.parameters.get("properties", {}):
             raise ConfigError(
                 f"Tool `{tool.name}` ({origin_of(tool)}): give the parameter `tool_context` another name;"

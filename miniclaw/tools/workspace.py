@@ -30,7 +30,7 @@ MAX_DEPTH: Final = 32
 MAX_FOUND: Final = 50_000
 """Entries that a walk looks at."""
 
-_DEVICE: Final = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])(\..*)?", re.IGNORECASE)
+_DEVICE: Final = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\..*)?", re.IGNORECASE)
 _NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f<>:"|?*\ud800-\udfff]')
 _SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _READ: Final = os.O_RDONLY | _SAFELY | getattr(os, "O_NONBLOCK", 0)
