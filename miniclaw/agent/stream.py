@@ -191,11 +191,8 @@ class ChatAssembler:
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
         call = self._known(index, call_id, name)
-        if (
-            call is not None
-            and call is self._by_index.get(index)
-            and call.is_repeated(call_id, name, arguments)
-        ):
+        is_placed = call is not None and index is not None and call is self._by_index.get(index)
+        if call is not None and is_placed and call.is_repeated(call_id, name, arguments):
             return call
         if call is None or (name and (call in taken or self._begins(call, index, call_id, name, arguments))):
             if len(self._calls) >= MOST_CALLS:
