@@ -204,17 +204,13 @@ def _checked(here: Path, line: str) -> Path:
     program, *rest = words
     match program.removeprefix(".venv/bin/").removeprefix(".venv\\Scripts\\"):
         case "cd":
-            if not (here / rest[0]).is_dir() and rest[0] != "miniopenclaw":
-                raise ValueError(f"there is no directory {rest[0]}")
-            return here / rest[0] if rest[0] != "miniopenclaw" else ROOT
+            return _directory(here, rest[0])
         case "python" | "python3" | "py":
             _check_python(here, rest)
         case "pytest":
             _check_paths(here, rest)
         case "pip" | "uv":
-            for number, word in enumerate(rest):
-                if word == "-r" and not (here / rest[number + 1]).is_file():
-                    raise ValueError(f"there is no {rest[number + 1]}")
+            _check_requirements(here, rest)
         case "make":
             makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
             if not re.search(rf"^{re.escape(rest[0])}:", makefile, re.MULTILINE):
@@ -224,6 +220,21 @@ def _checked(here: Path, line: str) -> Path:
         case _:
             raise ValueError(f"no check knows `{program}`")
     return here
+
+
+def _directory(here: Path, name: str) -> Path:
+    if name == "miniopenclaw":  # a fresh clone
+        return ROOT
+    for base in (here, ROOT):
+        if (base / name).is_dir():
+            return (base / name).resolve()
+    raise ValueError(f"there is no directory {name}")
+
+
+def _check_requirements(here: Path, rest: list[str]) -> None:
+    for flag, file in zip(rest, rest[1:], strict=False):
+        if flag == "-r" and not (here / file).is_file():
+            raise ValueError(f"there is no {file}")
 
 
 def _check_python(here: Path, rest: list[str]) -> None:

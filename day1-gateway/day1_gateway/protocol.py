@@ -102,6 +102,12 @@ class GatewayMessage(_Strict):
     payload: Payload
     timestamp: str = ""
 
+    def to_json(self) -> str:
+        """在线上的样子。"""
+        return self.model_dump_json(exclude_none=True)
+
+    # endregion
+
     @field_validator("payload", mode="before")
     @classmethod
     def _payload_of_its_type(cls, value: object, info: ValidationInfo) -> object:
@@ -112,13 +118,6 @@ class GatewayMessage(_Strict):
             return _PAYLOADS[msg_type].model_validate(value)
         except ValidationError as error:
             raise ValueError(_describe(error)) from error
-
-    def to_json(self) -> str:
-        """在线上的样子。"""
-        return self.model_dump_json(exclude_none=True)
-
-
-# endregion
 
 
 # region parse
