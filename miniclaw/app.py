@@ -14,7 +14,7 @@ from miniclaw.agent.providers import LLMProvider, WarmsUp
 from miniclaw.agent.select import choose_provider
 from miniclaw.agent.turn import TurnRunner
 from miniclaw.channel.base import Channel, Delivers
-from miniclaw.channel.cli import TerminalChannel
+from miniclaw.channel.cli import CLIChannel
 from miniclaw.config import Clock, LoadedSettings
 from miniclaw.db import Database
 from miniclaw.errors import ConfigError, ProtocolError, StorageError
@@ -215,7 +215,7 @@ class MiniClaw:
         gateway, web = self._wants
         settings = self.settings
         hub = Hub(self.bus, self.live, self.turns, soft_limit=settings.gateway.send_buffer_bytes)
-        self.terminal = TerminalChannel(hub)
+        self.terminal = CLIChannel(hub)
         self.channels[self.terminal.name] = self.terminal
         rules = HostRules(settings.web.allowed_hosts, public_url=settings.web.public_url)
         self.gateway: GatewayServer | None = None

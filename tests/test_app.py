@@ -15,7 +15,7 @@ from miniclaw import app
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
-from miniclaw.channel.cli import TerminalChannel
+from miniclaw.channel.cli import CLIChannel
 from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError, ProtocolError
 from miniclaw.gateway import reader
@@ -268,10 +268,10 @@ async def test_tools_that_are_added_on_entering_are_there_when_a_former_turn_goe
 async def test_a_channel_that_breaks_is_told_to_whoever_keeps_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(self: TerminalChannel) -> Inbound:
+    async def broken(self: CLIChannel) -> Inbound:
         raise RuntimeError("the channel is gone")
 
-    monkeypatch.setattr(TerminalChannel, "receive", broken)
+    monkeypatch.setattr(CLIChannel, "receive", broken)
     async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
         async with asyncio.timeout(GUARD):
             await claw.broken.wait()

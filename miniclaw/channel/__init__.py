@@ -6,14 +6,14 @@ from miniclaw.lazy import exports
 
 if TYPE_CHECKING:
     from miniclaw.channel.base import Channel, Delivers
-    from miniclaw.channel.cli import TerminalChannel
+    from miniclaw.channel.cli import CLIChannel
     from miniclaw.channel.webchat import WebChatChannel
     from miniclaw.channel.webhook import WebhookChannel
 
 __all__ = [
     "Channel",
     "Delivers",
-    "TerminalChannel",
+    "CLIChannel",
     "WebChatChannel",
     "WebhookChannel",
 ]
@@ -23,7 +23,7 @@ __getattr__ = exports(
     {
         "Channel": "base",
         "Delivers": "base",
-        "TerminalChannel": "cli",
+        "CLIChannel": "cli",
         "WebChatChannel": "webchat",
         "WebhookChannel": "webhook",
     },
