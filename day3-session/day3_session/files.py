@@ -51,10 +51,6 @@ class FileStorage(SessionStorage):
     async def delete(self, session_id: str) -> bool:
         return await self._run(lambda: self._delete(session_id))
 
-    async def list(self, user_id: str | None = None) -> list[Session]:
-        found = await self._run(self._list)
-        return latest_first([one for one in found if user_id in (None, one.user_id)])
-
     async def _run(self, work: Callable[[], T]) -> T:
         def locked() -> T:
             with self._lock:
@@ -127,6 +123,10 @@ class FileStorage(SessionStorage):
     def _list(self) -> list[Session]:
         found = map(_read_meta, sorted(self._directory.glob("*.json")))
         return [session for session in found if session is not None]
+
+    async def list(self, user_id: str | None = None) -> list[Session]:
+        found = await self._run(self._list)
+        return latest_first([one for one in found if user_id in (None, one.user_id)])
 
 
 def _read_meta(path: Path) -> Session | None:

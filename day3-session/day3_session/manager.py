@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from day3_session.errors import StorageError
 from day3_session.models import Entry, Session
 from day3_session.storage import SessionStorage
 
@@ -57,7 +58,7 @@ class SessionManager:
         if conversation is None:
             return await self._create(user_id, channel, None, thread)
         key = "\x1f".join((channel, conversation, thread or "", user_id))
-        async with self._locks.setdefault(key, asyncio.Lock()):  # 两条消息同时到，也只建一个
+        async with self._one_at_a_time(key):  # 两条消息同时到，也只建一个
             for known in await self.storage.list(user_id):
                 if known.key == key:
                     return await self.get(known.session_id) or known
@@ -92,19 +93,31 @@ class SessionManager:
         session.extend(list(entries))
 
     async def update(self, session: Session, **metadata: Any) -> None:
-        """改元数据并记下用过的时间；值是 `None` 的键去掉。"""
-        merged = {**session.metadata, **metadata}
-        changed = {name: value for name, value in merged.items() if value is not None}
-        moment = max(self._clock(), session.updated_at)
-        await self.storage.save(session.model_copy(update={"metadata": changed, "updated_at": moment}))
-        session.metadata, session.updated_at = changed, moment
+        """改元数据并记下用过的时间；值是 `None` 的键去掉。
+
+        Raises:
+            StorageError: 会话已经被删了；不能因为这一改又活过来。
+        """
+        async with self._one_at_a_time(session.session_id):
+            if self._alive.get(session.session_id) is not session:
+                raise StorageError(f"There is no session `{session.session_id}`.")
+            merged = {**session.metadata, **metadata}
+            changed = {name: value for name, value in merged.items() if value is not None}
+            moment = max(self._clock(), session.updated_at)
+            await self.storage.save(session.model_copy(update={"metadata": changed, "updated_at": moment}))
+            session.metadata, session.updated_at = changed, moment
 
     # endregion
 
     async def delete(self, session_id: str) -> bool:
         """连日志一起删掉；返回有没有这个会话。"""
-        self._alive.pop(session_id, None)
-        return await self.storage.delete(session_id)
+        async with self._one_at_a_time(session_id):
+            self._alive.pop(session_id, None)
+            return await self.storage.delete(session_id)
+
+    def _one_at_a_time(self, key: str) -> asyncio.Lock:
+        """有人拿着或等着它，这把锁就在。"""
+        return self._locks.setdefault(key, asyncio.Lock())
 
     async def list(self, user_id: str | None = None) -> list[Session]:
         """不带日志的会话，最近的在前。"""

@@ -21,6 +21,8 @@ class Entry:
     """模型要的样子：`role`、`content`……"""
     at: float = 0.0
     """从纪元算起的秒；给人看，从不拿来排序。"""
+    meta: dict[str, Any] | None = None
+    """模型看不到的：用时、花费、成没成。"""
     position: int = -1
     """在日志里的位置，从 0 开始；追加时由存储填上。"""
 
