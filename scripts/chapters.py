@@ -36,6 +36,7 @@ LIBRARIES: Final[dict[str, str]] = {
     "httpx": "httpx>=0.28",
     "openai": "openai>=3.50",
     "pydantic": "pydantic>=2.14",
+    "pydantic_core": "pydantic>=2.14",
     "tiktoken": "tiktoken>=0.12",
     "websockets": "websockets>=17",
 }
@@ -145,7 +146,7 @@ class Chapter:
         """Distributions that the chapter's own files import."""
         paths = self.modules() if package_only else self.files()
         tops = {one.top for path in paths for one in imports(path)}
-        return sorted(LIBRARIES[top] for top in tops & set(LIBRARIES))
+        return sorted({LIBRARIES[top] for top in tops & set(LIBRARIES)})
 
     def manifest(self) -> Manifest:
         path = ROOT / "tests" / "contracts" / f"day{self.number}.toml"

@@ -166,7 +166,7 @@ def check_types(chapter: Chapter) -> None:
 
 def gather_wheels(target: Path) -> None:
     """One folder with everything that any chapter installs; the only step that asks a registry."""
-    wanted = [*LIBRARIES.values(), *TEST_TOOLS, *BUILD_TOOLS]
+    wanted = [*sorted(set(LIBRARIES.values())), *TEST_TOOLS, *BUILD_TOOLS]
     _pip(sys.executable, "wheel", "-q", "-w", str(target), *wanted, cwd=ROOT)
 
 

@@ -266,7 +266,6 @@ def sync(*, check: bool, only: set[int] | None = None) -> list[Problem]:
         if chapter.readme.exists():
             text = chapter.readme.read_text(encoding="utf-8")
             wanted[chapter.readme] = rendered(chapter, text, problems, run=not check)
-            problems += wrong_commands(chapter.directory, text)
         else:
             problems.append(f"day {chapter.number}: there is no README.md")
         for path, content in wanted.items():
@@ -278,6 +277,8 @@ def sync(*, check: bool, only: set[int] | None = None) -> list[Problem]:
             else:
                 path.write_text(content, encoding="utf-8", newline="\n")
                 print(f"wrote {name}")
+        if chapter.readme in wanted:
+            problems += wrong_commands(chapter.directory, wanted[chapter.readme])
     course = ROOT / "docs" / "course.md"
     if course.exists():
         problems += wrong_commands(ROOT, course.read_text(encoding="utf-8"))
