@@ -91,9 +91,7 @@ class ToolRegistry:
         except ToolError as error:
             return ToolResult.failure(str(error))
         except TimeoutError:
-            return ToolResult.failure(
-                f"`{name}` did not finish within {seconds:g} s; what it did is unknown."
-            )
+            return ToolResult.failure(f"`{name}` did not finish within {seconds:g} s; its effect is unknown.")
         except Exception as error:
             logger.exception("tool %s failed", name)  # 细节只进日志
             return ToolResult.failure(f"`{name}` failed inside ({type(error).__name__}). Find another way.")
