@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.agent.core import Core
 from miniclaw.agent.providers import LLMProvider, WarmsUp
+from miniclaw.agent.reply import AgentReply, reply_of
 from miniclaw.agent.select import choose_provider
 from miniclaw.agent.turn import TurnRunner
 from miniclaw.channel.base import Channel, Delivers
@@ -144,6 +145,16 @@ class MiniClaw:
                     "seq": event.seq,
                     "data": event.data,
                 }
+
+    async def reply(self, text: str, *, user_id: str = "owner", session_id: str | None = None) -> AgentReply:
+        """Say something and wait for the whole answer; `ask` gives it as it comes.
+
+        Raises:
+            ProtocolError: the message was refused.
+            ModelError: the turn failed or was cancelled.
+        """
+        events = [event async for event in self.ask(text, user_id=user_id, session_id=session_id)]
+        return await reply_of(events[-1], self.sessions)
 
     async def _start(self) -> None:
         settings = self.settings
