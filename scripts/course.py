@@ -26,7 +26,7 @@ from xml.etree import ElementTree
 ROOT: Final = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from scripts.chapters import LIBRARIES, TEST_TOOLS, Chapter, chapters  # noqa: E402 - behind the path
+from scripts.chapters import TEST_TOOLS, Chapter, chapters  # noqa: E402 - behind the path
 from scripts.sync_docs import documented_output, example_environment  # noqa: E402
 
 COVERAGE: Final = 80
@@ -100,7 +100,8 @@ def check_example(place: Place) -> None:
         raise CourseError("the README shows no output of the example; run scripts/sync_docs.py")
     for encoding in ("utf-8", "gbk"):
         env = {"PYTHONIOENCODING": encoding}
-        done = place.run("example/main.py", seconds=EXAMPLE_SECONDS, env=env, encoding=encoding)
+        arguments = ("-W", "error::EncodingWarning", "example/main.py")
+        done = place.run(*arguments, seconds=EXAMPLE_SECONDS, env=env, encoding=encoding)
         if done.returncode:
             raise CourseError(f"the example failed ({encoding}):\n{done.stdout}{done.stderr}")
         if done.stdout.rstrip() != expected.rstrip():
@@ -166,7 +167,8 @@ def check_types(chapter: Chapter) -> None:
 
 def gather_wheels(target: Path) -> None:
     """One folder with everything that any chapter installs; the only step that asks a registry."""
-    wanted = [*sorted(set(LIBRARIES.values())), *TEST_TOOLS, *BUILD_TOOLS]
+    libraries = sorted({one for chapter in chapters() for one in chapter.libraries()})
+    wanted = [*libraries, *TEST_TOOLS, *BUILD_TOOLS]
     _pip(sys.executable, "wheel", "-q", "-w", str(target), *wanted, cwd=ROOT)
 
 
