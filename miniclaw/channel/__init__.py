@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from miniclaw.channel.webhook import WebhookChannel
 
 __all__ = [
+    "CLIChannel",
     "Channel",
     "Delivers",
-    "CLIChannel",
     "WebChatChannel",
     "WebhookChannel",
 ]
@@ -21,9 +21,9 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
+        "CLIChannel": "cli",
         "Channel": "base",
         "Delivers": "base",
-        "CLIChannel": "cli",
         "WebChatChannel": "webchat",
         "WebhookChannel": "webhook",
     },
