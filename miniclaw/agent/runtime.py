@@ -62,8 +62,7 @@ class AgentRuntime:
     ) -> AsyncIterator[AgentEvent]:
         """Go on from where the transcript stands until the answer; the last event is `Finished`.
 
-        Without a gate only reads run; without a budget the limits are those of the configuration; without a
-        trace nothing is recorded.
+        Without a gate only reads run; without a budget the configuration limits it; a trace is optional.
 
         Raises:
             ModelError: the model gave no usable answer.
