@@ -20,7 +20,7 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import from_json
+from pydantic_core import PydanticCustomError, from_json
 
 from day1_gateway.errors import ProtocolError
 
@@ -124,7 +124,7 @@ class GatewayMessage(_Strict):
         try:
             return _PAYLOADS[msg_type].model_validate(value)
         except ValidationError as error:
-            raise ValueError(_describe(error)) from error
+            raise PydanticCustomError("payload", "{said}", {"said": _describe(error, "payload")}) from error
 
 
 # region parse
@@ -154,9 +154,12 @@ def parse_frame(data: str | bytes) -> GatewayMessage:
 # endregion
 
 
-def _describe(error: ValidationError) -> str:
+def _describe(error: ValidationError, top: str = "") -> str:
+    """第一处错误，一句话：哪个字段，怎么不对。"""
     first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"])) or "message"
+    if first["type"] == "payload":  # 载荷里的错误已经说清楚了
+        return first["msg"]
+    where = ".".join(filter(None, [top, *map(str, first["loc"])])) or "message"
     return f"`{where[:100]}`: {first['msg'][:200]}."
 
 

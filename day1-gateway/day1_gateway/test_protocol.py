@@ -56,7 +56,7 @@ def test_what_is_no_json_object_is_bad_json(data: str | bytes) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"payload": {}}, "text"),
+        ({"payload": {}}, "^`payload.text`: Field required.$"),
         ({"payload": {"text": "  "}}, "text"),
         ({"payload": {"txt": "hi"}}, "text"),
         ({"payload": 5}, "payload"),
