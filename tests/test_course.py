@@ -54,6 +54,7 @@ SECTIONS = (
 """What a chapter's headings speak of, in this order; a breadcrumb, a motto and a pain stand before them."""
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("check", [pytest.param(check, id=name) for name, check in CHECKS.items()])
 @each_chapter
 def test_a_chapter_works_in_an_empty_place_with_the_days_that_it_names(

@@ -16,6 +16,8 @@ class LocalModel:
         if last["role"] == "tool":
             return LLMResponse(text="记住了。" if last["content"].startswith("Saved") else "没能记住。")
         asked = str(last["content"])
+        if system.startswith("Summarise"):
+            return LLMResponse(text=f"之前聊过：{asked[:60]}……")
         if (found := re.match(r"(?:请)?记住[，,：: ]*(.+)", asked)) and tools:
             return LLMResponse(
                 tool_calls=(ToolCall.of("c1", "memory_save", {"content": found[1]}),), finish="tool_calls"
