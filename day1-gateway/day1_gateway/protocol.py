@@ -127,7 +127,6 @@ class GatewayMessage(_Strict):
             raise PydanticCustomError("payload", "{said}", {"said": _describe(error, "payload")}) from error
 
 
-# region parse
 def parse_frame(data: str | bytes) -> GatewayMessage:
     """读客户端的一帧。
 
@@ -149,9 +148,6 @@ def parse_frame(data: str | bytes) -> GatewayMessage:
     if message.msg_type not in (MessageType.TEXT, MessageType.COMMAND):
         raise ProtocolError("bad_message", "`msg_type`: clients send text or command.", reply_to=reply_to)
     return message
-
-
-# endregion
 
 
 def _describe(error: ValidationError, top: str = "") -> str:
