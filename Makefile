@@ -61,4 +61,4 @@ conformance: $(RUN_STAMP) ## let the official MCP suite and SDKs judge our serve
 	$(BIN)/python scripts/conformance.py $(ARGS)
 
 clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) .venv-peers .venv-mcp .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .venv-peers .venv-mcp .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* day*/.venv day*/.mypy_cache day*/.pytest_cache day*/.coverage*
