@@ -77,7 +77,12 @@ async def test_what_cannot_be_taken_is_refused(http: aiohttp.ClientSession, body
 
 @pytest.mark.parametrize(
     ("headers", "status"),
-    [({"Host": "evil.example"}, 421), ({"Origin": "https://evil.example"}, 403), ({"Origin": "null"}, 403)],
+    [
+        ({"Host": "evil.example"}, 421),
+        ({"Host": "127.0.0.1.evil.example"}, 421),
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+    ],
 )
 async def test_another_page_is_refused(
     http: aiohttp.ClientSession, headers: dict[str, str], status: int

@@ -135,7 +135,9 @@ class MemoryChat:
         if not end:
             return system
         asked = summary_request(history[:end], window=self._max_tokens, earlier=earlier["text"])
-        written = {"text": (await self._provider.chat(asked)).text, "position": earlier["position"] + end}
+        if not (said := (await self._provider.chat(asked)).text.strip()):
+            return system  # 没写出来：这一次先由窗口截断
+        written = {"text": said, "position": earlier["position"] + end}
         await self._sessions.update(session, summary=written)
         logger.info("the first %d messages of %s are summarised", written["position"], session.session_id)
         return self._builder.build(**parts, summary=written["text"])

@@ -61,6 +61,17 @@ async def test_a_conversation_that_does_not_fit_is_summarised_and_the_log_kept(t
     assert len(reply.history) == 8, "日志一句不少"
 
 
+async def test_an_empty_summary_stands_for_nothing(tmp_path: Path) -> None:
+    long = "订单" * 60
+    lines = [LLMResponse(text=f"回答{number}{long}") for number in range(3)]
+    provider = ScriptedProvider([*lines, LLMResponse(text=" "), LLMResponse(text="好")])
+    chat = chat_of(provider, tmp_path, max_tokens=600)
+    for number in range(3):
+        await chat.reply("alice", f"问{number}{long}")
+    assert (await chat.reply("alice", "然后呢？")).text == "好"
+    assert "<summary>" not in provider.requests[-1][0]["content"]
+
+
 async def test_messages_of_one_person_wait_for_each_other(tmp_path: Path) -> None:
     first = asyncio.Event()
 
