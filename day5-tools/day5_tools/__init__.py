@@ -1,5 +1,6 @@
 """第 5 天：工具。一个装饰器，一张注册表，几样真的工具。"""
 
+from day4_agent import ToolResult
 from day5_tools.base import ConfigError, Tool, ToolError
 from day5_tools.builtins.calculator_tool import calculator_tool
 from day5_tools.builtins.datetime_tool import datetime_tool
@@ -17,6 +18,7 @@ __all__ = [
     "Tool",
     "ToolError",
     "ToolRegistry",
+    "ToolResult",
     "calculator_tool",
     "check_arguments",
     "datetime_tool",

@@ -7,8 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
-from day4_agent import ToolResult
-from day5_tools import Tool, ToolError
+from day5_tools import Tool, ToolError, ToolResult
 from day8_mcp.link import HttpLink, StdioLink
 from day8_mcp.protocol import HANDSHAKE, MCPError, MCPUnavailable, Request, encode
 
