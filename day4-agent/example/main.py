@@ -71,14 +71,15 @@ async def ask(runtime: AgentRuntime, history: list[dict[str, Any]], text: str) -
             case LLMChunk():
                 said += 1
             case Finished(response, stop):
-                await transcript.append(response.to_message())
-                print(f"店：{response.text or stop}（分 {said} 块说完）")
+                text = response.text if stop is None else f"（到了上限：{stop.limit}）"
+                await transcript.append({"role": "assistant", "content": text})
+                print(f"店：{text}（分 {said} 块说完）")
 
 
 async def main() -> None:
     """首选的模型连不上，备用的接过去；两轮共用一份历史。"""
     logging.basicConfig(format="  [日志] %(message)s", level=logging.ERROR)
-    down = ScriptedProvider([ModelError("model_unreachable", "The model server cannot be reached.")] * 5)
+    down = ScriptedProvider([ModelError("model_unreachable", "The model server cannot be reached.")] * 20)
     provider = FallbackProvider([down, ScriptedProvider(script(), piece=8)])
     runtime = AgentRuntime(provider, AgentConfig(system_prompt="你是一家小店的客服。", max_iterations=5))
     history: list[dict[str, Any]] = []
