@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 export MINICLAW_PROJECT := $(CURDIR)
 
-.PHONY: help run test check format bench chaos peers conformance clean
+.PHONY: help run test check course format bench chaos peers conformance clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -34,6 +34,11 @@ check: $(DEV_STAMP) ## lint, format check, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/course.py --types
+	$(BIN)/python scripts/sync_docs.py --check
+
+course: $(DEV_STAMP) ## check every chapter of the course by itself; ARGS="--fresh" in new environments, ARGS="1 2" only some
+	$(BIN)/python scripts/course.py $(ARGS)
 
 format: $(DEV_STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
@@ -56,4 +61,4 @@ conformance: $(RUN_STAMP) ## let the official MCP suite and SDKs judge our serve
 	$(BIN)/python scripts/conformance.py $(ARGS)
 
 clean: ## remove the virtual environment and all caches
-	rm -rf $(VENV) .venv-peers .venv-mcp .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) .venv-peers .venv-mcp .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* day*/.venv day*/.mypy_cache day*/.pytest_cache day*/.coverage*

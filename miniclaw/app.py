@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.agent.core import Core
 from miniclaw.agent.providers import LLMProvider, WarmsUp
+from miniclaw.agent.reply import AgentReply, reply_of
 from miniclaw.agent.select import choose_provider
 from miniclaw.agent.turn import TurnRunner
 from miniclaw.channel.base import Channel, Delivers
-from miniclaw.channel.cli import TerminalChannel
+from miniclaw.channel.cli import CLIChannel
 from miniclaw.config import Clock, LoadedSettings
 from miniclaw.db import Database
 from miniclaw.errors import ConfigError, ProtocolError, StorageError
@@ -145,6 +146,16 @@ class MiniClaw:
                     "data": event.data,
                 }
 
+    async def reply(self, text: str, *, user_id: str = "owner", session_id: str | None = None) -> AgentReply:
+        """Say something and wait for the whole answer; `ask` gives it as it comes.
+
+        Raises:
+            ProtocolError: the message was refused.
+            ModelError: the turn failed or was cancelled.
+        """
+        events = [event async for event in self.ask(text, user_id=user_id, session_id=session_id)]
+        return await reply_of(events[-1], self.sessions)
+
     async def _start(self) -> None:
         settings = self.settings
         configured = settings.gateway.token
@@ -215,7 +226,7 @@ class MiniClaw:
         gateway, web = self._wants
         settings = self.settings
         hub = Hub(self.bus, self.live, self.turns, soft_limit=settings.gateway.send_buffer_bytes)
-        self.terminal = TerminalChannel(hub)
+        self.terminal = CLIChannel(hub)
         self.channels[self.terminal.name] = self.terminal
         rules = HostRules(settings.web.allowed_hosts, public_url=settings.web.public_url)
         self.gateway: GatewayServer | None = None

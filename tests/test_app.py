@@ -15,9 +15,9 @@ from miniclaw import app
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
-from miniclaw.channel.cli import TerminalChannel
+from miniclaw.channel.cli import CLIChannel
 from miniclaw.config import load_settings
-from miniclaw.errors import ConfigError, ProtocolError
+from miniclaw.errors import ConfigError, ModelError, ProtocolError
 from miniclaw.gateway import reader
 from miniclaw.gateway.protocol import Inbound
 from tests.support.agent import (
@@ -56,6 +56,18 @@ def announced(data_dir: Path) -> dict[str, Any] | None:
 
 
 # --- ask --------------------------------------------------------------------------------------------------
+
+
+async def test_reply_is_the_whole_answer_and_names_the_session_to_go_on_in(tmp_path: Path) -> None:
+    provider = ScriptedProvider([echo, echo, ModelError("model_error", "The model is broken.")])
+    async with running_claw(tmp_path, provider) as claw:
+        first = await claw.reply("one")
+        second = await claw.reply("two", session_id=first.session_id)
+        with pytest.raises(ModelError, match="The model is broken") as caught:
+            await claw.reply("three")
+    assert (first.text, second.text) == ("echo: one", "echo: two")
+    assert [message["content"] for message in second.history] == ["one", "echo: one", "two", "echo: two"]
+    assert second.used_memories == [] and caught.value.code == "model_error"
 
 
 async def test_ask_gives_the_turns_events_in_order_and_ends_with_its_end(tmp_path: Path) -> None:
@@ -268,10 +280,10 @@ async def test_tools_that_are_added_on_entering_are_there_when_a_former_turn_goe
 async def test_a_channel_that_breaks_is_told_to_whoever_keeps_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(self: TerminalChannel) -> Inbound:
+    async def broken(self: CLIChannel) -> Inbound:
         raise RuntimeError("the channel is gone")
 
-    monkeypatch.setattr(TerminalChannel, "receive", broken)
+    monkeypatch.setattr(CLIChannel, "receive", broken)
     async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
         async with asyncio.timeout(GUARD):
             await claw.broken.wait()

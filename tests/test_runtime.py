@@ -460,3 +460,15 @@ async def test_a_call_id_that_the_turn_has_seen_is_replaced_within_an_answer_and
     assert [call_id for call_id, _ in gate.asked] == ids[1:]
     assert sorted(ran["n"] for ran in tool.ran) == [1, 2, 3, 4]
     assert set(transcript.results) == set(ids)
+
+
+async def test_without_a_gate_only_reads_run() -> None:
+    look, save = Probe("look"), Probe("save", "write")
+    transcript = ListTranscript()
+    provider = ScriptedProvider([asks(call("a", "look"), call("b", "save")), LLMResponse(text="x")])
+    runtime = AgentRuntime(provider, AgentConfig())
+    async with asyncio.timeout(GUARD):
+        events = [event async for event in runtime.run(transcript, ToolRegistry([look, save]))]
+    assert end_of(events).response.text == "x"
+    assert (len(look.ran), len(save.ran)) == (1, 0)
+    assert "nobody is there to allow it" in transcript.results["b"]

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from miniclaw.agent.fallback import FallbackProvider
     from miniclaw.agent.openai_provider import OpenAIProvider
     from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, ToolCall
+    from miniclaw.agent.reply import AgentReply
     from miniclaw.agent.runtime import AgentRuntime
     from miniclaw.agent.scripted import ScriptedProvider
     from miniclaw.agent.turn import TurnRunner
 
 __all__ = [
     "AgentConfig",
+    "AgentReply",
     "AgentRuntime",
     "DemoProvider",
     "FallbackProvider",
@@ -32,6 +34,7 @@ __getattr__ = exports(
     __name__,
     {
         "AgentConfig": "config",
+        "AgentReply": "reply",
         "AgentRuntime": "runtime",
         "DemoProvider": "demo",
         "FallbackProvider": "fallback",

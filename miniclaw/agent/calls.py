@@ -20,7 +20,10 @@ from miniclaw.gateway.protocol import new_id
 from miniclaw.tools.base import Risk, Tool, ToolBox, ToolResult
 from miniclaw.tools.context import ToolContext
 
-__all__ = ["CallRunner", "ToolFinished", "ToolGate", "ToolStarted", "Transcript", "may_clear", "risk_of"]
+__all__ = [
+    *("CallRunner", "ReadsOnly", "ToolFinished", "ToolGate", "ToolStarted", "Transcript"),
+    *("may_clear", "risk_of"),
+]
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +93,13 @@ class ToolGate(Protocol):
     async def admit(self, call: ToolCall, risk: Risk) -> str | None:
         """`None` = run it now; a text = do not, the model gets this text instead."""
         ...
+
+
+class ReadsOnly:
+    """The gate where none is given: nobody was asked, so only what changes nothing runs."""
+
+    async def admit(self, call: ToolCall, risk: Risk) -> str | None:
+        return None if risk == "read" else "nobody is there to allow it; only tools that change nothing run"
 
 
 class CallRunner:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from miniclaw import failpoints
 from miniclaw.agent.budget import Budget, Stop
-from miniclaw.agent.calls import CallRunner, ToolFinished, ToolGate, ToolStarted, Transcript
+from miniclaw.agent.calls import CallRunner, ReadsOnly, ToolFinished, ToolGate, ToolStarted, Transcript
 from miniclaw.agent.config import AgentConfig
 from miniclaw.agent.providers import MOST_CHARS, LLMChunk, LLMProvider, LLMResponse, Message
 from miniclaw.agent.trace import ModelCall, TurnTrace
@@ -53,7 +53,7 @@ class AgentRuntime:
         self,
         transcript: Transcript,
         toolbox: ToolBox,
-        gate: ToolGate,
+        gate: ToolGate | None = None,
         *,
         context: ToolContext | None = None,
         model: str | None = None,
@@ -62,14 +62,14 @@ class AgentRuntime:
     ) -> AsyncIterator[AgentEvent]:
         """Go on from where the transcript stands until the answer; the last event is `Finished`.
 
-        Without a budget the limits are those of the configuration; without a trace nothing is recorded.
+        Without a gate only reads run; without a budget the configuration limits it; a trace is optional.
 
         Raises:
             ModelError: the model gave no usable answer.
         """
         provider = self.provider.with_model(model) if model else self.provider
         budget, trace = budget or Budget(self.config), trace or TurnTrace()
-        calls = CallRunner(transcript, toolbox, gate, context, budget, trace)
+        calls = CallRunner(transcript, toolbox, gate or ReadsOnly(), context, budget, trace)
         tools = toolbox.get_openai_tools() or None
         while True:
             async for event in calls.run():

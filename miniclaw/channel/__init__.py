@@ -6,14 +6,14 @@ from miniclaw.lazy import exports
 
 if TYPE_CHECKING:
     from miniclaw.channel.base import Channel, Delivers
-    from miniclaw.channel.cli import TerminalChannel
+    from miniclaw.channel.cli import CLIChannel
     from miniclaw.channel.webchat import WebChatChannel
     from miniclaw.channel.webhook import WebhookChannel
 
 __all__ = [
+    "CLIChannel",
     "Channel",
     "Delivers",
-    "TerminalChannel",
     "WebChatChannel",
     "WebhookChannel",
 ]
@@ -21,9 +21,9 @@ __all__ = [
 __getattr__ = exports(
     __name__,
     {
+        "CLIChannel": "cli",
         "Channel": "base",
         "Delivers": "base",
-        "TerminalChannel": "cli",
         "WebChatChannel": "webchat",
         "WebhookChannel": "webhook",
     },

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from miniclaw.gateway.connection import Connection, ConnectionChannel, Hub
 
-__all__ = ["TerminalChannel", "TerminalLink"]
+__all__ = ["CLIChannel", "TerminalLink"]
 
 FRAMES: Final = 10_000
 """Frames that wait for the screen; with more the link counts as not reading."""
 
 
-class TerminalChannel(ConnectionChannel):
+class CLIChannel(ConnectionChannel):
     """Connections of terminals, or of others who are in this process under a name of their own."""
 
     name = "terminal"
@@ -40,7 +40,7 @@ class TerminalChannel(ConnectionChannel):
 class TerminalLink:
     """The client's end of an in-process connection; frames as a WebSocket client would see them."""
 
-    def __init__(self, channel: TerminalChannel, user_id: str) -> None:
+    def __init__(self, channel: CLIChannel, user_id: str) -> None:
         self._channel = channel
         self._frames: asyncio.Queue[str | None] = asyncio.Queue(FRAMES)
         self._buffered = 0

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from miniclaw.agent.core import Core
 from miniclaw.agent.policy import verdict_of
-from miniclaw.channel.cli import TerminalChannel, TerminalLink
+from miniclaw.channel.cli import CLIChannel, TerminalLink
 from miniclaw.gateway.connection import Hub
 from miniclaw.gateway.events import LiveEvent
 from miniclaw.gateway.http import PROTECTED_RESOURCE, HttpServer, Route, json_response, user_of
@@ -28,7 +28,7 @@ __all__ = ["McpChannel"]
 PATH: Final = "/mcp"
 
 
-class McpChannel(TerminalChannel):
+class McpChannel(CLIChannel):
     """Serves MCP clients; each call of `ask_agent` is a connection of its user."""
 
     def __init__(self, hub: Hub, core: Core, server: HttpServer) -> None:

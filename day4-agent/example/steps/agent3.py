@@ -1,0 +1,96 @@
+"""第 3 步：给它一个工具。模型说“我想知道几点”，程序去看表，再把结果告诉它。
+
+运行：python example/steps/agent3.py [要问的话]
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from openai import OpenAI
+
+MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
+INSTRUCTIONS = "你是一家小店的客服，回答要短。要知道时间就用工具，不要猜。"
+MAX_TURNS = 8  # 最多问几次模型：它要是一直要工具，总得有人喊停
+
+
+def get_current_time(timezone: str) -> str:
+    """某个时区现在几点。"""
+    return datetime.now(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
+
+
+# 白名单：模型只能叫得动这里的名字。它写什么都只是一段文字，执行哪个函数由这张表说了算。
+TOOLS: dict[str, Callable[..., str]] = {"get_current_time": get_current_time}
+SCHEMAS = [
+    {
+        "type": "function",
+        "name": "get_current_time",
+        "description": "某个时区现在几点。",
+        "parameters": {
+            "type": "object",
+            "properties": {"timezone": {"type": "string", "description": "例如 Asia/Shanghai"}},
+            "required": ["timezone"],
+            "additionalProperties": False,
+        },
+    }
+]
+
+
+class FakeClient:
+    """没有密钥时的替身：先要一次工具，再照着结果说话。"""
+
+    def __init__(self) -> None:
+        self.responses = self
+
+    def create(self, **request: Any) -> Any:
+        last = request["input"][-1]
+        if last.get("type") == "function_call_output":
+            return SimpleNamespace(output=[], output_text=f"（替身）现在是 {last['output']}。")
+        arguments = json.dumps({"timezone": "UTC"})
+        call = SimpleNamespace(
+            type="function_call", call_id="c1", name="get_current_time", arguments=arguments
+        )
+        return SimpleNamespace(output=[call], output_text="")
+
+
+def run_tool(name: str, arguments: str) -> str:
+    """执行一个调用；怎么错都是一段文字，模型读了能改。"""
+    if name not in TOOLS:
+        return f"Error: there is no tool {name}"
+    try:
+        return TOOLS[name](**json.loads(arguments))
+    except Exception as error:  # noqa: BLE001 - 工具出错不该让程序倒下
+        return f"Error: {error}"
+
+
+def answer(client: Any, history: list[Any]) -> str:
+    """执行循环：问，做，再问，直到它不再要工具。"""
+    for _ in range(MAX_TURNS):
+        response = client.responses.create(
+            model=MODEL, instructions=INSTRUCTIONS, input=history, tools=SCHEMAS
+        )
+        calls = [item for item in response.output if item.type == "function_call"]
+        if not calls:
+            return str(response.output_text)
+        history += response.output
+        for call in calls:
+            result = run_tool(call.name, call.arguments)
+            print(f"  [工具] {call.name} {call.arguments} -> {result}")
+            history.append({"type": "function_call_output", "call_id": call.call_id, "output": result})
+    return "（试了太多次，先停在这里。）"
+
+
+def main() -> None:
+    """从这里开始。"""
+    client: Any = OpenAI() if os.environ.get("OPENAI_API_KEY") else FakeClient()
+    question = " ".join(sys.argv[1:]) or "现在几点了？"
+    print("店：", answer(client, [{"role": "user", "content": question}]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""用别人的工具：握手，列出来，变成我们的。"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self
+
+from day5_tools import Tool, ToolError, ToolResult
+from day8_mcp.link import HttpLink, StdioLink
+from day8_mcp.protocol import HANDSHAKE, MCPError, MCPUnavailable, Request, encode
+
+ABOUT: Final = {"name": "miniclaw", "version": "0.1.0"}
+MAX_TOOLS: Final = 1000  # 没有尽头的清单，到此为止
+
+
+class MCPClient:
+    """到一个服务器的连接：`async with MCPClient(lambda: StdioLink([…], env={})) as client`。"""
+
+    def __init__(self, link: Callable[[], StdioLink | HttpLink], *, call_seconds: float = 60.0) -> None:
+        self.version = ""
+        self._link, self._call_seconds, self._ids = link(), call_seconds, itertools.count(1)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._link.start()
+            hello = {"protocolVersion": HANDSHAKE[0], "capabilities": {}, "clientInfo": ABOUT}
+            version = (await self.request("initialize", hello)).get("protocolVersion")
+            if version not in HANDSHAKE:
+                raise MCPUnavailable(f"The server speaks {version!r}, which is not spoken here.")
+            self.version = version
+            await self._link.send(encode({"method": "notifications/initialized"}))
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """问一次，限时。"""
+        request = Request(next(self._ids), method, dict(params or {}))
+        headers = {"MCP-Protocol-Version": self.version} if self.version else {}
+        try:
+            async with asyncio.timeout(self._call_seconds):
+                return await self._link.exchange(request, headers)
+        except TimeoutError as error:
+            raise MCPUnavailable(f"`{method}` was not answered in {self._call_seconds:g} s.") from error
+
+    async def list_tools(self) -> list[dict[str, Any]]:
+        page = await self.request("tools/list")
+        found: list[dict[str, Any]] = page.get("tools", [])
+        while (cursor := page.get("nextCursor")) and len(found) < MAX_TOOLS:
+            page = await self.request("tools/list", {"cursor": cursor})
+            found += page.get("tools", [])
+        return found
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        return await self.request("tools/call", {"name": name, "arguments": dict(arguments or {})})
+
+
+class RemoteTool(Tool):
+    """别人的一个工具，用起来和自己的一样。没说信得过，就当它会改变东西。"""
+
+    def __init__(
+        self, server: MCPClient, name: str, *, server_name: str, listed: Mapping[str, Any], is_trusted: bool
+    ) -> None:
+        self.name, self._server, self._server_name = name, server, server_name
+        self._remote_name = str(listed["name"])
+        self.description = str(listed.get("description") or self._remote_name)
+        self.parameters = listed.get("inputSchema") or {"type": "object", "properties": {}}
+        only_reads = is_trusted and (listed.get("annotations") or {}).get("readOnlyHint") is True
+        self.risk = "read" if only_reads else "write"
+
+    async def execute(self, **kwargs: Any) -> ToolResult:
+        try:
+            result = await self._server.call_tool(self._remote_name, kwargs)
+        except MCPError as error:
+            raise ToolError(f"The MCP server `{self._server_name}`: {error}") from error
+        blocks = [block for block in result.get("content", []) if isinstance(block, dict)]
+        text = "\n\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in blocks)
+        return (
+            ToolResult.failure(text) if result.get("isError") else ToolResult(content=text or "(no output)")
+        )
