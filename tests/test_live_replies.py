@@ -68,7 +68,7 @@ class Streaming(Plain):
         self.handle: str | None = "h1"
         self.hold: asyncio.Event | None = None
 
-    async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
+    async def begin_stream(self, target: ReplyTarget, text: str, *, key: str, **_: Any) -> str | None:
         rows = self.database.read("SELECT state, handle FROM deliveries WHERE key = ?", (key,))
         self.note("begin", f"{text} {rows}")
         if self.fault is not None:

@@ -534,6 +534,34 @@ async def test_after_a_restart_a_repeat_is_marked_and_a_key_that_is_known_shows_
         await restarted.close()
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+async def test_an_answer_whose_card_may_be_shown_is_finished_in_it_and_not_said_twice(is_taken: bool) -> None:
+    """The process died while Feishu took the reply that shows the card; Feishu knows its key."""
+    standin, clock, stored = FeishuStandin(), FakeClock(CLOCK), []
+
+    async def known(handle: str) -> None:
+        stored.append(handle)
+
+    async with api(standin, clock) as platform:
+        standin.faults += [
+            Fault("reply", "hang", stored=is_taken),
+            Fault("reply", "hang", stored=False),
+        ]
+        with pytest.raises((DeliveryError, TimeoutError)):
+            async with asyncio.timeout(0.5):
+                await platform.begin_stream(TARGET, "a", key="k1", known=known)
+        settings = FeishuAccount.model_validate({**SETTINGS, "api_base": standin.url})
+        restarted = FeishuPlatform(settings, clock=clock)
+        standin.faults.clear()
+        clock.now += 5
+        await restarted.deliver(TARGET, "whole", key="k1", repeat=True, handle=stored[0])
+        assert [(shown.text, shown.is_open) for shown in standin.shown] == [("whole", False)]
+        clock.now += 2 * 3600
+        await restarted.deliver(TARGET, "late", key="k2", repeat=True, handle=stored[0])
+        assert [shown.text for shown in standin.shown] == ["whole", MARK + "late"]
+        await restarted.close()
+
+
 async def test_sequences_rise_after_a_restart_and_within_one_moment() -> None:
     standin, clock = FeishuStandin(), FakeClock(CLOCK)
     async with api(standin, clock) as platform:

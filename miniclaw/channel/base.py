@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, runtime_checkable
 
 from miniclaw.gateway.protocol import FileRef, GatewayMessage, Inbound, Receipt, ReplyTarget
 
-__all__ = ["AsksApproval", "Channel", "Delivers", "FetchesFiles", "Pulled", "ShowsStatus", "StreamsReplies"]
+__all__ = [
+    "AsksApproval",
+    "Channel",
+    "Delivers",
+    "FetchesFiles",
+    "KeepsHandle",
+    "Pulled",
+    "ShowsStatus",
+    "StreamsReplies",
+]
 
 
 class Channel(ABC):
@@ -78,6 +88,9 @@ class Pulled(Protocol):
         ...
 
 
+KeepsHandle = Callable[[str], Awaitable[None]]
+
+
 @runtime_checkable
 class StreamsReplies(Protocol):
     """A push channel that shows an answer while it grows; `deliver` with the handle replaces it at the end."""
@@ -85,8 +98,17 @@ class StreamsReplies(Protocol):
     stream_seconds: float
     """The least time between two updates."""
 
-    async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
+    async def begin_stream(
+        self, target: ReplyTarget, text: str, *, key: str, known: KeepsHandle | None = None
+    ) -> str | None:
         """Show the beginning of an answer; returns its handle, or `None` where this target cannot stream.
+
+        Args:
+            target: where.
+            text: the beginning.
+            key: that of the delivery.
+            known: awaited with a handle that is known before anybody sees anything, so that a crash in between
+                leaves something by which the answer is finished in its place.
 
         Raises:
             DeliveryError: it could not be shown.

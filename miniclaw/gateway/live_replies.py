@@ -189,7 +189,9 @@ class _Reply:
             return self._handle is not None
         try:
             async with asyncio.timeout(self._settings.timeout):
-                self._handle = await channel.begin_stream(self._target, text, key=row.key)
+                self._handle = await channel.begin_stream(
+                    self._target, text, key=row.key, known=partial(self._outbox.expect_stream, row.key)
+                )
         except (DeliveryError, TimeoutError) as error:
             logger.warning("turn %s is not streamed: %s", row.turn_id, error or "no answer in time")
             if isinstance(error, TimeoutError) or error.unknown:

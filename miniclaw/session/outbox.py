@@ -133,6 +133,10 @@ class Outbox:
 
         return await self._db.write(operation)
 
+    async def expect_stream(self, key: str, handle: str) -> None:
+        """The platform is about to show the answer under this handle."""
+        await self._update(key, "handle = ?", handle)
+
     async def keep_stream(self, key: str, handle: str | None) -> None:
         """The platform shows the answer under this handle; with `None` it surely shows nothing."""
         await self._update(key, "handle = ?, uncertain = 0", handle)

@@ -13,6 +13,7 @@ import logging
 from typing import Any, Final
 from urllib.parse import quote
 
+from miniclaw.channel.base import KeepsHandle
 from miniclaw.channel.markup import split_markdown
 from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.feishu_client import FeishuClient, FeishuError
@@ -39,6 +40,8 @@ PART_BYTES: Final = 20_000
 UUID_SECONDS: Final = 3600 - 60
 """How long Feishu knows the `uuid` of a message, and a minute less."""
 LONGEST_UUID: Final = 50
+UNSEEN: Final = "?"
+"""Before the handle of a card of which nobody knows whether a message shows it."""
 START_SECONDS: Final = 5.0
 """How long Feishu may take at start to say who the bot is."""
 LEARN_SECONDS: Final = 30.0
@@ -112,7 +115,9 @@ class FeishuApi:
     ) -> str | None:
         """Send one part, or replace what was streamed by it; see `Delivers.deliver`."""
         if handle is not None:
-            if await self._finish(handle, text):
+            if handle.startswith(UNSEEN):
+                handle = await self._shown(target, handle.removeprefix(UNSEEN), key)
+            if handle and await self._finish(handle, text):
                 await self._take_reaction(target)
                 return handle
             key += ".new"
@@ -130,7 +135,9 @@ class FeishuApi:
         await self._take_reaction(target)
         return message_id
 
-    async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
+    async def begin_stream(
+        self, target: ReplyTarget, text: str, *, key: str, known: KeepsHandle | None = None
+    ) -> str | None:
         """A card that streams; its handle carries when it began, from which sequence numbers are counted."""
         if not self._settings.stream:
             return None
@@ -141,15 +148,34 @@ class FeishuApi:
             card_id = await self._client.call("POST", "cardkit/v1/cards", body, give="data.card_id")
         except DeliveryError as error:
             raise DeliveryError(str(error)) from error  # whatever became of it, nobody sees it yet
-        content = _json({"type": "card", "data": {"card_id": card_id}})
-        # Not the delivery's own key: should the card be lost, its text has to be sent under that one.
+        handle = f"{card_id}:{began}"
+        if known is not None:
+            await known(UNSEEN + handle)
         try:
-            await self._send(target, "interactive", content, f"{key}.card")
+            await self._show_card(target, handle, key)
         except DeliveryError as error:
             if not error.unknown:
                 raise
-            await self._send(target, "interactive", content, f"{key}.card")  # the same key: it is sent once
-        return f"{card_id}:{began}"
+            await self._show_card(target, handle, key)  # the same key: it is sent once
+        return handle
+
+    async def _shown(self, target: ReplyTarget, handle: str, key: str) -> str:
+        """Its handle once a card is surely seen, by the key under which it is sent once; else nothing."""
+        if self._clock() - int(handle.partition(":")[2]) / 1000 > UUID_SECONDS:
+            return ""
+        try:
+            await self._show_card(target, handle, key)
+        except FeishuError as error:
+            if not error.permanent:
+                raise
+            return ""
+        return handle
+
+    async def _show_card(self, target: ReplyTarget, handle: str, key: str) -> None:
+        """Send the message that shows a card."""
+        content = _json({"type": "card", "data": {"card_id": handle.partition(":")[0]}})
+        # Not the delivery's own key: should the card be lost, its text has to be sent under that one.
+        await self._send(target, "interactive", content, f"{key}.card")
 
     async def update_stream(self, target: ReplyTarget, handle: str, text: str) -> None:
         """Show all of the text so far."""
@@ -259,7 +285,7 @@ class FeishuApi:
 
     async def _change(self, method: str, handle: str, path: str, **body: str) -> None:
         """Change a card; its sequence counts milliseconds since it began, so that it rises after a restart."""
-        card_id, _, began = handle.partition(":")
+        card_id, _, began = handle.removeprefix(UNSEEN).partition(":")
         sequence = max(1, self._tick() - int(began))
         turned = {**body, "sequence": sequence, "uuid": f"{card_id}.{sequence}"}
         await self._client.call(method, f"cardkit/v1/cards/{quote(card_id, safe='')}/{path}", turned)

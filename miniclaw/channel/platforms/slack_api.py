@@ -11,6 +11,7 @@ import uuid
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from miniclaw.channel.base import KeepsHandle
 from miniclaw.channel.platforms.client import MARK, PlatformClient, is_on
 from miniclaw.channel.platforms.slack_markup import without_pings
 from miniclaw.channel.questions import question_markdown
@@ -22,7 +23,6 @@ from miniclaw.gateway.protocol import FileRef, ReplyTarget
 __all__ = ["SlackApi"]
 
 logger = logging.getLogger(__name__)
-
 EVENT: Final = "miniclaw_reply"
 """The type of the metadata that carries a delivery's key."""
 STREAMED: Final = "stream:"
@@ -33,7 +33,6 @@ RATE_LIMIT_SECONDS: Final = 30.0
 START_SECONDS: Final = 5.0
 """How long Slack may take at start to say who the bot is."""
 HOOK_HOSTS: Final = ("hooks.slack.com",)
-
 UNSURE: Final = frozenset({"internal_error", "fatal_error", "request_timeout", "service_unavailable"})
 """Errors after which nobody knows whether the message was stored."""
 AGAIN: Final = frozenset({"ratelimited", "rate_limited", "accesslimited", "team_added_to_org"})
@@ -85,14 +84,15 @@ class SlackApi:
         posted = await self._post(target, marked, key, key)
         return f"{posted['channel']}:{posted['ts']}"
 
-    async def begin_stream(self, target: ReplyTarget, text: str, *, key: str) -> str | None:
+    async def begin_stream(
+        self, target: ReplyTarget, text: str, *, key: str, known: KeepsHandle | None = None
+    ) -> str | None:
         """A stream in a thread; elsewhere a message that is updated.
 
-        A stream carries neither metadata nor an id of ours before its end. Where nobody knows whether it
-        began, it cannot be found again: a text like it in the thread may be that of another answer, which
-        must not be replaced. The answer comes beside it then, marked.
+        A stream carries nothing of ours before its end, so where nobody knows whether it began it cannot be
+        found again, and a text like it may be another answer's. The answer comes beside it then, marked.
         """
-        if not self._settings.stream or target.url is not None:
+        if target.url is not None or not self._settings.stream:
             return None
         text = without_pings(text)[:UPDATE_LIMIT]
         if target.thread is None:
