@@ -113,7 +113,7 @@ class FileStorage(SessionStorage):
             lines.append(json.dumps(body, ensure_ascii=False) + "\n")
         try:
             with self._path(session_id, ".jsonl").open("ab") as log:
-                log.write("".join(lines).encode())
+                log.write("".join(lines).encode("utf-8", "replace"))
         except OSError:
             del self._keys[session_id]  # a part may be written: the next one reads the log again
             raise
@@ -125,7 +125,8 @@ class FileStorage(SessionStorage):
     def _delete(self, session_id: str) -> bool:
         self._keys.pop(session_id, None)
         existed = self._path(session_id, ".json").exists()
-        for suffix in (".json", ".jsonl", ".json.corrupt", ".jsonl.corrupt"):
+        # The log first: what a crash leaves is a session that is still listed, and can be deleted again.
+        for suffix in (".jsonl", ".jsonl.corrupt", ".json.corrupt", ".json"):
             self._path(session_id, suffix).unlink(missing_ok=True)
         return existed
 

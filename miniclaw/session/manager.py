@@ -177,10 +177,13 @@ class SessionManager:
     async def finish_deletes(self) -> None:
         """Go on with deletes that a crash interrupted."""
         if isinstance(self.storage, FinishesDeletes):
-            for session_id, scope in (await self.storage.unfinished_deletes()).items():
+            unfinished = await self.storage.unfinished_deletes()
+            for session_id, scope in unfinished.items():
                 if self._outside is not None:
                     await self._outside.forget(session_id, scope)
                 await self.storage.finish_delete(session_id)
+            if unfinished and self._outside is not None:
+                await self._outside.scrub()
 
     async def list(self, user_id: str | None = None) -> list[Session]:
         """Sessions without their logs, the latest first."""
