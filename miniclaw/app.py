@@ -39,6 +39,7 @@ from miniclaw.wiring import build_core
 if TYPE_CHECKING:
     from miniclaw.channel.webchat import WebChatChannel
     from miniclaw.gateway.api import Api
+    from miniclaw.gateway.http import HttpServer
 
 __all__ = ["MiniClaw"]
 
@@ -247,13 +248,10 @@ class MiniClaw:
     async def _build_web(self, core: Core, hub: Hub, rules: HostRules) -> None:
         """Everything on the HTTP port: page, API, webhooks. aiohttp is imported only for this."""
         from miniclaw.channel.mcp import McpChannel
-        from miniclaw.channel.platforms import configured
+        from miniclaw.channel.openai_endpoint import OpenAIChannel
         from miniclaw.channel.webchat import WebChatChannel
-        from miniclaw.channel.webhook import WebhookChannel
         from miniclaw.gateway.api import Api
         from miniclaw.gateway.http import HttpServer
-        from miniclaw.gateway.notices import Notices
-        from miniclaw.gateway.standings import Standings
 
         settings, size = self.settings, self.settings.limits.message_bytes
         server = HttpServer(settings.web, self.identities, rules, message_bytes=size)
@@ -269,20 +267,30 @@ class MiniClaw:
         self.api = Api(core, self.commands, self.mailbox, self.dispatcher, self._db)
         server.add(self.web.routes())
         server.add(self.api.routes())
+        self._add_platforms(server)
+        if "generic" in self._push:
+            await self.identities.ensure(settings.channels.generic.user)
+        openai = OpenAIChannel(hub, self.sessions, self.commands.cancel, clock=self._clock)
+        for channel in (McpChannel(hub, core, server), openai):
+            server.add(channel.routes())
+            self.channels[channel.name] = channel
+        self.channels[self.web.name] = self.web
+
+    def _add_platforms(self, server: HttpServer) -> None:
+        from miniclaw.channel.platforms import configured
+        from miniclaw.channel.webhook import WebhookChannel
+        from miniclaw.gateway.notices import Notices
+        from miniclaw.gateway.standings import Standings
+
+        settings = self.settings
         notices = Notices(self.outbox, self._push, self.dispatcher, self.identities, clock=self._clock)
         standings = Standings(self.live, self.turns, self.outbox)
         more: dict[str, Any] = {"clock": self._clock, "notices": notices, "standings": standings}
         for platform in configured(settings.channels, clock=self._clock):
-            webhook = WebhookChannel(platform, message_bytes=size, **more)
+            webhook = WebhookChannel(platform, message_bytes=settings.limits.message_bytes, **more)
             server.add(webhook.routes())
             self.channels[webhook.name] = webhook
             self._push[webhook.name] = platform
-        if "generic" in self._push:
-            await self.identities.ensure(settings.channels.generic.user)
-        mcp = McpChannel(hub, core, server)
-        server.add(mcp.routes())
-        self.channels[mcp.name] = mcp
-        self.channels[self.web.name] = self.web
 
     async def _recover(self) -> None:
         """Queue what a former process accepted and did not finish, before anything new comes in."""

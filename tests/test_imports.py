@@ -58,7 +58,7 @@ LARGER: dict[str, tuple[int, str]] = {
         320,
         "the one writer: group commit, reads, checkpoints and what tells that the file is damaged",
     ),
-    "app.py": (360, "start and stop of all parts, in order, on one page"),
+    "app.py": (370, "start and stop of all parts, in order, on one page"),
     "app.py:_start": (45, "the order in which the parts start"),
     "wiring.py:build_core": (60, "one flat table of parts"),
     "settings.py": (320, "every setting and its default on one page"),

@@ -192,7 +192,7 @@ class McpHttp:
         try:
             for _ in range(MODERN_LOOKS):
                 await stream.wait(WATCH_SECONDS)
-                if stream.is_ended or not stream.is_empty or _is_gone(request):
+                if stream.is_ended or not stream.is_empty or is_gone(request):
                     break
             if (reply := _only(stream, task)) is not None:
                 code = task.result() if task is not None else None
@@ -245,7 +245,7 @@ async def _stream_modern(request: web.Request, stream: EventStream) -> web.Strea
         quiet = 0
         async for event in stream.read(0, idle=WATCH_SECONDS):
             quiet = quiet + 1 if event.startswith(b":") else 0
-            if _is_gone(request):
+            if is_gone(request):
                 break
             if quiet == 0 or quiet % ALIVE_LOOKS == 0:
                 await response.write(event)
@@ -265,7 +265,8 @@ def _only(stream: EventStream, task: asyncio.Task[Any] | None) -> bytes | None:
     return None if task is not None and task.cancelled() else stream.only()
 
 
-def _is_gone(request: web.Request) -> bool:
+def is_gone(request: web.Request) -> bool:
+    """Whether whoever asked has closed the connection."""
     return request.transport is None or request.transport.is_closing()
 
 
