@@ -34,6 +34,9 @@ from miniclaw.gateway.server import GatewayServer
 from miniclaw.identity import Identities, is_user_id
 from miniclaw.rundir import RunDir, RunningGateway, read_or_make_token
 from miniclaw.session.mailbox import Mailbox
+from miniclaw.timer_store import TimerStore
+from miniclaw.timer_tool import ScheduleTool
+from miniclaw.timers import Timers
 from miniclaw.wiring import build_core
 
 if TYPE_CHECKING:
@@ -202,13 +205,15 @@ class MiniClaw:
     def _build_road(self, core: Core) -> None:
         """The way of a message: router, ingress, mailbox, runner, dispatcher."""
         limits = self.settings.limits
+        self._build_timers()
         self.mailbox = Mailbox(
             lambda turn: self.runner.run(turn),
             running=limits.running,
             waiting=limits.waiting,
             per_session=limits.waiting_per_session,
         )
-        self.commands = Commands(core, self.mailbox)
+        self.timers.is_busy = self.mailbox.is_busy
+        self.commands = Commands(core, self.mailbox, self.timers)
         self.runner = TurnRunner(core, self.commands, pause=self.mailbox.pause)
         self.ingress = Ingress(core.turns, self.mailbox, self.bus)
         self.commands.connect(self.ingress, self.runner)
@@ -222,6 +227,17 @@ class MiniClaw:
         self.dispatcher = Dispatcher(
             core.outbox, self._push, self.bus, delivery, clock=self._clock, settled=self.replies.settled
         )
+
+    def _build_timers(self) -> None:
+        self.timers = Timers(
+            TimerStore(self._db, clock=self._clock),
+            self.identities,
+            self._push,
+            configured=self.settings.timers,
+            users=self.settings.users,
+            clock=self._clock,
+        )
+        self.registry.register(ScheduleTool(self.timers, self.turns))
 
     async def _build_channels(self, core: Core) -> None:
         gateway, web = self._wants
@@ -242,6 +258,8 @@ class MiniClaw:
                 message_bytes=settings.limits.message_bytes,
             )
             self.channels[self.gateway.name] = self.gateway
+        if web:  # not where somebody only talks: their answers may belong to a platform
+            self.channels[self.timers.name] = self.timers
         if web and settings.web.port is not None:
             await self._build_web(core, hub, rules)
 
@@ -264,7 +282,7 @@ class MiniClaw:
             ping_seconds=settings.gateway.ping_interval,
             may_move="web.port" not in self._origins,
         )
-        self.api = Api(core, self.commands, self.mailbox, self.dispatcher, self._db)
+        self.api = Api(core, self.commands, self.mailbox, self.dispatcher, self._db, self.timers)
         server.add(self.web.routes())
         server.add(self.api.routes())
         self._add_platforms(server)

@@ -175,7 +175,7 @@ class Identities:
         await self._db.write(lambda c: c.execute(statement, (code.strip().upper(),)).rowcount)
 
     async def remove(self, user_id: str) -> None:
-        """Shut a user out: token, browsers and platform identities; what they wrote stays.
+        """Shut a user out: token, browsers, platform identities and timers; what they wrote stays.
 
         Raises:
             ConfigError: there is no such user, or it is the owner.
@@ -183,7 +183,7 @@ class Identities:
         self._check_is_other(user_id)
 
         def operation(connection: sqlite3.Connection) -> None:
-            for table in ("logins", "identities", "users"):
+            for table in ("logins", "identities", "timers", "users"):
                 connection.execute(f"DELETE FROM {table} WHERE user_id = ?", (user_id,))
 
         await self._db.write(operation)

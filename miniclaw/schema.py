@@ -6,9 +6,19 @@ from typing import Final
 
 __all__ = ["MIGRATIONS", "SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 
-SCHEMA: Final = """
+_TIMERS: Final = """
+CREATE TABLE timers (
+  timer_id TEXT PRIMARY KEY, user_id TEXT NOT NULL, scope TEXT NOT NULL, kind TEXT NOT NULL, value TEXT NOT NULL,
+  zone TEXT NOT NULL, missed TEXT NOT NULL, text TEXT NOT NULL, origin TEXT NOT NULL, anchor REAL NOT NULL,
+  next_at REAL, session_id TEXT, configured INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX timers_by_time ON timers (next_at) WHERE next_at IS NOT NULL;
+"""
+
+SCHEMA: Final = (
+    """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE users (
   user_id TEXT PRIMARY KEY, role TEXT NOT NULL, token_hash TEXT UNIQUE, created_at REAL NOT NULL
@@ -71,11 +81,14 @@ CREATE TABLE usage (
   PRIMARY KEY (user_id, day, model)
 ) WITHOUT ROWID;
 """
+    + _TIMERS
+)
 
 MIGRATIONS: Final = {
     1: "ALTER TABLE usage ADD COLUMN cached_tokens INTEGER NOT NULL DEFAULT 0; "
     "ALTER TABLE usage ADD COLUMN cost REAL; "
     "CREATE TABLE pairings (code TEXT PRIMARY KEY, channel TEXT NOT NULL, account TEXT NOT NULL, "
     "platform_user TEXT NOT NULL, created_at REAL NOT NULL) WITHOUT ROWID",
+    2: _TIMERS,
 }
 """What makes the next schema of one."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import Field, SecretStr, StringConstraints, model_validator
 
 from miniclaw.channel_settings import ChannelSettings, Section
+from miniclaw.schedules import TimerSettings, UserSettings
 
 __all__ = [
     "Clock",
@@ -292,6 +293,9 @@ class LogSettings(Section):
     file: str | None = None
 
 
+TimerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,32}$")]
+
+
 class Settings(Section):
     """Everything that can be set."""
 
@@ -313,3 +317,7 @@ class Settings(Section):
     trace: TraceSettings = TraceSettings()
     prices: dict[str, Price] = Field(default_factory=dict)
     """By model; a name may hold `*`, such as `gpt-5*`, and an exact one comes first."""
+    users: dict[str, UserSettings] = Field(default_factory=dict)
+    """By user id."""
+    timers: dict[TimerName, TimerSettings] = Field(default_factory=dict)
+    """By a name of its own."""

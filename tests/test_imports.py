@@ -27,6 +27,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "errors",
         "settings",
         "channel_settings",
+        "schedules",
         "config",
         "metrics",
         "text",
@@ -37,11 +38,11 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "rundir",
     ),
     ("gateway.protocol", "gateway.events", "channel.base", "channel.questions"),
-    ("identity", "session"),
+    ("identity", "session", "timer_store"),
     ("tools",),
     ("skills", "memory", "mcp"),
     ("agent",),
-    ("gateway", "timers"),
+    ("gateway", "timers", "timer_tool"),
     ("channel",),
     ("app", "wiring"),
     ("cli", "__main__"),
@@ -58,10 +59,10 @@ LARGER: dict[str, tuple[int, str]] = {
         320,
         "the one writer: group commit, reads, checkpoints and what tells that the file is damaged",
     ),
-    "app.py": (370, "start and stop of all parts, in order, on one page"),
+    "app.py": (395, "start and stop of all parts, in order, on one page"),
     "app.py:_start": (45, "the order in which the parts start"),
     "wiring.py:build_core": (60, "one flat table of parts"),
-    "settings.py": (320, "every setting and its default on one page"),
+    "settings.py": (330, "every setting and its default on one page"),
     "memory/long_term.py": (340, "all that can be done with a memory, and what each may raise, on one page"),
     "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
     "session/history.py": (340, "the rules of a legal history belong together"),
@@ -235,9 +236,10 @@ TOTALS: dict[str, tuple[int, str]] = {
         " tools that no link leads out of; a quarter is docstrings with units, errors and sources",
     ),
     "all": (
-        37_200,
+        39_000,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
-        " with, memory that ranks, and MCP both ways on two wires, with OAuth, without an SDK; the nearest peer has 109,000",
+        " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, and what an operator"
+        " needs for months; the nearest peer has 109,000",
     ),
 }
 

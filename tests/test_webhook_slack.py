@@ -223,6 +223,30 @@ async def test_people_are_users_of_their_own_and_a_group_has_its_own_memory(tmp_
         assert group.startswith("grp_")
 
 
+async def test_a_reminder_is_answered_in_the_thread_where_it_was_made_and_belongs_to_the_group(
+    tmp_path: Path,
+) -> None:
+    made = call("schedule", text="stand up", every="1h")
+    allowed: dict[str, Any] = {"approval.allow": ("schedule",)}
+    async with workspace(tmp_path, [made, echo, echo, echo], **allowed) as one:
+        await one.say(f"<@{BOT}> remind us", channel="C1", ts="1767225600.000100")
+        await one.answers(1)
+        await one.claw._db.write(lambda c: c.execute("UPDATE timers SET next_at = 1").rowcount)
+        one.claw.timers.wake()
+        assert "stand up" in (await one.answers(2))[1]
+        assert {(m.conversation, m.thread) for m in one.slack.shown} == {("C1", "1767225600.000100")}
+        ((group,),) = one.claw._db.read("SELECT scope FROM timers")
+        assert [s.user_id for s in await one.claw.sessions.list()] == [group, group]
+        await one.say(f"<@{BOT}> /timers cancel nonsense", channel="C1", user="U2")
+        assert "no such timer" in (await one.answers(2))[-1]
+        timer_id = one.claw.timers.list(group)[0].timer_id
+        await one.say(f"<@{BOT}> /timers cancel {timer_id}", channel="C1", user="U2")
+        await eventually(lambda: len(one.slack.shown) == 4)
+        assert one.claw.timers.list(group) != []
+        await one.say(f"<@{BOT}> /timers cancel {timer_id}", channel="C1")
+        await eventually(lambda: one.claw.timers.list(group) == [])
+
+
 async def test_an_answer_tells_what_it_remembered_in_private_and_recalls_nothing_in_a_group(
     tmp_path: Path,
 ) -> None:

@@ -32,6 +32,7 @@ _LISTS: Final = {
     "mcp": ("servers", "{name}: {state} {version} {error}"),
     "history": ("messages", "{role}: {content}"),
     "users": ("users", "{user_id} ({role})"),
+    "timers": ("timers", "{timer_id}  {schedule} → {next_local}: {text}"),
 }
 
 

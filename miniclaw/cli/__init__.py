@@ -25,6 +25,7 @@ COMMANDS = {
     "skills": "list skills, show one, check a file",
     "tools": "list tools, call one",
     "webhook": "post a platform's event to the running gateway",
+    "timers": "list what is said to the agent at which time, and cancel it",
     "users": "list users, add them, give them tokens",
     "trace": "show what a turn did, call by call",
     "eval": "run tasks against the model and check them",

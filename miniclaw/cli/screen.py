@@ -87,7 +87,7 @@ class Screen:
 
     def result(self, name: str, result: dict[str, Any]) -> None:
         """Show what a command came to."""
-        if name in ("memories", "stats"):
+        if name in ("memories", "stats", "timers"):
             self._line(command_text(name, result))
             return
         for key, value in result.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from miniclaw.cli import add_common
 
@@ -37,27 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry the action out and print what came of it."""
-    from miniclaw.cli.start import load, run_async, set_up_logging
-
-    loaded = load(args)
-    set_up_logging(loaded, default="error")
-    return run_async(_run(loaded, args))
-
-
-async def _run(loaded: Any, args: argparse.Namespace) -> int:
-    import asyncio
-
-    from miniclaw.cli.chat import Conversation
-    from miniclaw.cli.link import open_link
-    from miniclaw.cli.screen import Screen
+    from miniclaw.cli.command import run_command
 
     names = ("action", "user_id", "channel", "account", "person")
     given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
-    async with open_link(loaded, connect=None, user_id="owner") as (link, _, _):
-        conversation = Conversation(link, Screen(), [], ask=None)
-        reader = asyncio.get_running_loop().create_task(conversation.read())
-        try:
-            conversation.screen.result("users", await conversation.command("users", given))
-        finally:
-            reader.cancel()
-    return 0
+    return run_command(args, "users", given)

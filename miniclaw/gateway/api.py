@@ -21,6 +21,7 @@ from miniclaw.gateway.memory_api import MemoryApi
 from miniclaw.gateway.pages import MAX_PAGE, message_page
 from miniclaw.session.export import to_json, to_markdown
 from miniclaw.session.mailbox import Mailbox
+from miniclaw.timers import Timers
 from miniclaw.tools.exports import tools_view
 
 __all__ = ["Api", "read_json"]
@@ -48,8 +49,15 @@ class Api:
     """Handlers of `/api/`; each checks that what it shows belongs to the user who asks."""
 
     def __init__(
-        self, core: Core, commands: Commands, mailbox: Mailbox, dispatcher: Dispatcher, database: Database
+        self,
+        core: Core,
+        commands: Commands,
+        mailbox: Mailbox,
+        dispatcher: Dispatcher,
+        database: Database,
+        timers: Timers,
     ) -> None:
+        self._timers = timers
         self._dispatcher = dispatcher
         self._db = database
         self._c = core
@@ -73,6 +81,8 @@ class Api:
             ("GET", "/api/skills", self.skills),
             ("GET", "/api/skills/{name}", self.skill),
             ("GET", "/api/usage", self.usage),
+            ("GET", "/api/timers", self.timers),
+            ("DELETE", "/api/timers/{id}", self.cancel_timer),
             ("GET", "/api/approvals", self.approvals),
             ("POST", "/api/approvals/{id}", self.decide),
             ("GET", "/api/deliveries", self.deliveries),
@@ -196,6 +206,16 @@ class Api:
         body: _DecisionBody = await read_json(request, _DecisionBody)
         approval = await self._c.desk.decide(request.match_info["id"], user_of(request), body.decision)
         return json_response({"approval_id": approval.approval_id, "decision": body.decision})
+
+    async def timers(self, request: web.Request) -> web.Response:
+        """The user's timers, the next one first."""
+        return json_response({"timers": [one.to_dict() for one in self._timers.list(user_of(request))]})
+
+    async def cancel_timer(self, request: web.Request) -> web.Response:
+        """End a timer."""
+        user_id, timer_id = user_of(request), request.match_info["id"]
+        await self._timers.cancel(timer_id, user_id, user_id)
+        return json_response({"timer_id": timer_id, "cancelled": True})
 
     async def deliveries(self, request: web.Request) -> web.Response:
         """Answers that did not reach their platform yet, dead letters among them."""

@@ -143,6 +143,13 @@ class Users(Args):
     person: str = Field(default="", max_length=200)
 
 
+class TimerArgs(Args):
+    """All, or one to cancel."""
+
+    action: Literal["list", "cancel"] = "list"
+    timer_id: str = Field(default="", max_length=64)
+
+
 class Compact(Args):
     """What a summary should pay attention to."""
 
@@ -196,6 +203,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "memories": Command(Memories, "lists or searches your memories; `clear` removes all", text="query"),
     "remember": Command(Remember, "saves a memory", changes=True, text="content"),
     "forget": Command(Forget, "deletes a memory", changes=True, text="memory_id"),
+    "timers": Command(TimerArgs, "lists your timers; `cancel ID` ends one", text="action"),
     "users": Command(Users, "lists and keeps users (admins)"),
     "clear": Command(InSession, "lets the model forget the conversation", changes=True, queued=True),
     "compact": Command(Compact, "puts a summary in the place of the conversation", True, True, "focus"),
@@ -221,8 +229,9 @@ def read_command(text: str) -> CommandPayload | None:
         args = {"deactivate": rest[1:].strip()}
     if word == "memories" and rest == "clear":
         args = {"action": "clear"}
-    if word == "mcp" and rest:
-        args = dict(zip(("action", "name"), rest.split(maxsplit=1), strict=False))
+    if word in ("mcp", "timers") and rest:
+        second = "name" if word == "mcp" else "timer_id"
+        args = dict(zip(("action", second), rest.split(maxsplit=1), strict=False))
     if word == "approve" and rest:
         reference, *scope = rest.split()
         args = {"approval_id": reference, **({"scope": scope[0]} if scope else {})}

@@ -28,6 +28,7 @@ from miniclaw.gateway.command_table import (
     Resume,
     Sessions,
     Skills,
+    TimerArgs,
     Tools,
     Users,
     validate,
@@ -41,6 +42,7 @@ from miniclaw.gateway.session_actions import SessionActions
 from miniclaw.memory.models import is_memory_id
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session, Turn
+from miniclaw.timers import Timers
 from miniclaw.tools.exports import tools_view
 
 __all__ = ["Commands"]
@@ -49,8 +51,9 @@ __all__ = ["Commands"]
 class Commands:
     """Carries out commands: most at once, past the mailbox; a few in it, in the order of the session."""
 
-    def __init__(self, core: Core, mailbox: Mailbox) -> None:
+    def __init__(self, core: Core, mailbox: Mailbox, timers: Timers) -> None:
         self._c = core
+        self._timer_list = timers
         self._mailbox = mailbox
         self.sessions = SessionActions(core, mailbox)
         self._memory = MemoryActions(core.memory)
@@ -232,6 +235,12 @@ class Commands:
     async def _forget(self, inbound: Inbound, args: Forget) -> dict[str, Any]:
         await self._memory.delete(_scope(inbound), args.memory_id)
         return {"memory_id": args.memory_id}
+
+    async def _timers(self, inbound: Inbound, args: TimerArgs) -> dict[str, Any]:
+        scope = _scope(inbound)
+        if args.action == "cancel":
+            await self._timer_list.cancel(args.timer_id, scope, _user(inbound))
+        return {"timers": [timer.to_dict() for timer in self._timer_list.list(scope)]}
 
     async def _users(self, inbound: Inbound, args: Users) -> dict[str, Any]:
         """Not remembered like other changes: a token must not stand in the database."""

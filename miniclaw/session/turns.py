@@ -257,8 +257,8 @@ class TurnStore:
     def _find(self, connection: sqlite3.Connection, inbound: Inbound) -> tuple[str, str, str | None]:
         """User, scope and session of a message; the session is `None` when it is to be made."""
         user_id = inbound.user_id or self._user_of(connection, inbound)
-        scope = user_id
-        if not inbound.direct:
+        scope = inbound.scope or user_id
+        if inbound.scope is None and not inbound.direct:
             group = inbound.conversation or ""
             scope = self._identities.group_for(connection, inbound.channel, inbound.account, group)
         if inbound.session_id is not None:
