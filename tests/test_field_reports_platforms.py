@@ -268,7 +268,7 @@ async def test_people_who_write_to_one_bot_share_neither_memories_nor_files(
             await served.all_is_sent(2 * number + 2)
         for person, other in (("ann", "bob"), ("bob", "ann")):
             noted, told = served.shown(person)
-            assert noted == "noted" and told.count(names[person]) == 2 and names[other] not in told
+            assert noted.startswith("noted") and told.count(names[person]) == 2 and names[other] not in told
 
 
 @pytest.mark.parametrize("name", ["slack", "feishu"])

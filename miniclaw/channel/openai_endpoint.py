@@ -15,7 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 from pydantic import BaseModel, Field
 
-from miniclaw.channel.cli import TerminalChannel
+from miniclaw.channel.cli import CLIChannel
 from miniclaw.config import Clock
 from miniclaw.errors import ProtocolError, StorageError
 from miniclaw.gateway.connection import Hub
@@ -70,7 +70,7 @@ class _Body(BaseModel):
     n: int | None = Field(default=None, ge=1, le=1)
 
 
-class OpenAIChannel(TerminalChannel):
+class OpenAIChannel(CLIChannel):
     """Each request is a message of its user; nobody is there to approve, and leaving cancels the turn."""
 
     def __init__(self, hub: Hub, sessions: SessionManager, cancel: Cancel, *, clock: Clock) -> None:
