@@ -110,7 +110,8 @@ def test_ctrl_c_leaves_at_once_and_quietly() -> None:
         assert running.stdout is not None
         assert running.stdout.readline() == "ready\n"
         running.send_signal(signal.SIGINT)
-        out, error = running.communicate(timeout=10)
+        running.wait(timeout=10)  # 先等它走：输入一关，它也会走，就分不清是谁让它走的了
+        out, error = running.communicate()
     assert (running.returncode, out, error) == (130, "stopped\n", "")
 
 
