@@ -32,6 +32,7 @@ from miniclaw.gateway.reader import TurnReader
 from miniclaw.gateway.router import MessageRouter, pump
 from miniclaw.gateway.server import GatewayServer
 from miniclaw.identity import Identities, is_user_id
+from miniclaw.observer import Observer
 from miniclaw.rundir import RunDir, RunningGateway, read_or_make_token
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.timer_store import TimerStore
@@ -217,7 +218,8 @@ class MiniClaw:
         self.runner = TurnRunner(core, self.commands, pause=self.mailbox.pause)
         self.ingress = Ingress(core.turns, self.mailbox, self.bus)
         self.commands.connect(self.ingress, self.runner)
-        self.router = MessageRouter(read_command)
+        self.observer = Observer(self.bus, self._db, lambda: self.mailbox.load)
+        self.router = MessageRouter(read_command, refused=self.observer.refused)
         self.router.register(MessageType.TEXT, self.ingress.accept)
         self.router.register(MessageType.COMMAND, self.commands.handle)
         delivery = self.settings.delivery
@@ -282,7 +284,9 @@ class MiniClaw:
             ping_seconds=settings.gateway.ping_interval,
             may_move="web.port" not in self._origins,
         )
-        self.api = Api(core, self.commands, self.mailbox, self.dispatcher, self._db, self.timers)
+        self.api = Api(
+            core, self.commands, self.mailbox, self.dispatcher, self._db, self.timers, self.observer
+        )
         server.add(self.web.routes())
         server.add(self.api.routes())
         self._add_platforms(server)

@@ -290,7 +290,14 @@ class LogSettings(Section):
     """Where and how much is logged."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+    """`json` = an object a line, with request, session and turn ids."""
     file: str | None = None
+    """`None` = standard error."""
+    max_bytes: int = Field(default=10_000_000, ge=0)
+    """Size at which the file is put aside as `.1` and a new one begun; 0 = never."""
+    keep: int = Field(default=5, ge=1)
+    """Files that were put aside and are kept."""
 
 
 TimerName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{1,32}$")]

@@ -28,5 +28,8 @@ def log_as_before() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
+    for handler in set(root.handlers) - set(handlers):
+        if isinstance(handler, logging.FileHandler):
+            handler.close()
     root.handlers[:] = handlers
     root.setLevel(level)

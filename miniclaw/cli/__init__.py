@@ -79,3 +79,4 @@ def add_common(parser: argparse.ArgumentParser, *, nested: bool = False) -> None
         group.add_argument(option, metavar=metavar, help=about, default=default)
     levels = ["debug", "info", "warning", "error"]
     group.add_argument("--log-level", choices=levels, default=default)
+    group.add_argument("--log-format", choices=["text", "json"], default=default)

@@ -9,10 +9,12 @@ import logging
 import os
 import sys
 from collections.abc import Coroutine, Mapping
+from logging.handlers import RotatingFileHandler
 from typing import Any, Final
 
 from miniclaw.config import LoadedSettings, load_settings
 from miniclaw.errors import ConfigError
+from miniclaw.logs import JsonFormatter
 
 __all__ = ["load", "run_async", "set_up_logging"]
 
@@ -25,6 +27,8 @@ def load(args: argparse.Namespace, arguments: Mapping[str, Any] | None = None) -
     given = dict(arguments or {})
     if args.log_level:
         given["log.level"] = args.log_level
+    if args.log_format:
+        given["log.format"] = args.log_format
     if args.log_file:
         given["log.file"] = args.log_file
     return load_settings(arguments=given, data_dir=args.data_dir, config_file=args.config)
@@ -37,12 +41,15 @@ def set_up_logging(loaded: LoadedSettings, *, default: str | None = None) -> Non
     handler: logging.Handler
     if log.file:
         try:
-            handler = logging.FileHandler(log.file, encoding="utf-8")
+            handler = RotatingFileHandler(
+                log.file, maxBytes=log.max_bytes, backupCount=log.keep, encoding="utf-8"
+            )
         except OSError as error:
             raise ConfigError(f"The log file `{log.file}` cannot be written: {error.strerror}.") from error
     else:
         handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    lines = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(JsonFormatter() if log.format == "json" else lines)
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())

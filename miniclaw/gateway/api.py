@@ -19,6 +19,8 @@ from miniclaw.gateway.http import Route, json_response, read_json, user_of
 from miniclaw.gateway.markdown import render_markdown
 from miniclaw.gateway.memory_api import MemoryApi
 from miniclaw.gateway.pages import MAX_PAGE, message_page
+from miniclaw.metrics import CONTENT_TYPE
+from miniclaw.observer import Observer
 from miniclaw.session.export import to_json, to_markdown
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.timers import Timers
@@ -56,8 +58,10 @@ class Api:
         dispatcher: Dispatcher,
         database: Database,
         timers: Timers,
+        observer: Observer,
     ) -> None:
         self._timers = timers
+        self._observer = observer
         self._dispatcher = dispatcher
         self._db = database
         self._c = core
@@ -88,6 +92,7 @@ class Api:
             ("GET", "/api/deliveries", self.deliveries),
             ("POST", "/api/deliveries/{id}/retry", self.retry_delivery),
             ("POST", "/api/turns/{id}/cancel", self.cancel),
+            ("GET", "/metrics", self.metrics),
         ]
         routes = [Route(method=method, path=path, handler=handler) for method, path, handler in table]
         for path, handler in (("/healthz", self.health), ("/readyz", self.ready)):
@@ -107,6 +112,10 @@ class Api:
         except StorageError as error:
             raise ProtocolError("storage_unavailable", str(error)) from error
         return json_response({"ok": True})
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Numbers for Prometheus, which hold nothing of what was said; any user's token reads them."""
+        return web.Response(text=self._observer.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def status(self, request: web.Request) -> web.Response:
         """Version, model and user, for the page's header."""

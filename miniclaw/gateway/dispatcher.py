@@ -13,6 +13,7 @@ from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, DeliverySettings
 from miniclaw.errors import DeliveryError
 from miniclaw.gateway.events import EventBus, Subscription
+from miniclaw.logs import log_ids
 from miniclaw.session.models import Turn
 from miniclaw.session.outbox import Delivery, Outbox
 
@@ -100,7 +101,8 @@ class Dispatcher:
                     if again is None or again.key != row.key:
                         continue
                     row = again
-                await self._deliver(row)
+                with log_ids(turn_id=row.turn_id):
+                    await self._deliver(row)
         except Exception:  # boundary: a conversation that breaks must not stop the others
             logger.exception("deliveries to %s broke; they go on with the next answer", conversation)
         finally:
@@ -128,6 +130,7 @@ class Dispatcher:
             return
         failpoints.hit("after-sent")
         await until_stored(lambda: self._outbox.sent(row, handle))
+        self._bus.publish("system.delivery", "sent")
         logger.info("delivery %s sent", row.key)
 
     async def _send(self, row: Delivery) -> str | None:
@@ -148,6 +151,7 @@ class Dispatcher:
 
     async def _give_up(self, row: Delivery, error: str) -> None:
         await until_stored(lambda: self._outbox.dead(row, error))
+        self._bus.publish("system.delivery", "dead")
         logger.error("delivery %s cannot be sent: %s", row.key, error)
 
     async def _put_off(self, row: Delivery, error: DeliveryError) -> None:
@@ -155,4 +159,5 @@ class Dispatcher:
         wait = error.retry_after if error.retry_after is not None else backoff
         at, uncertain = self._clock() + wait, row.uncertain or error.unknown
         await until_stored(lambda: self._outbox.retry(row, str(error), at=at, uncertain=uncertain))
+        self._bus.publish("system.delivery", "failed")
         logger.warning("delivery %s failed, next try in %.1f s: %s", row.key, wait, error)

@@ -14,8 +14,9 @@ from pydantic_core import from_json
 from miniclaw.config import WebSettings
 from miniclaw.errors import ConfigError, MemoryStoreError, ProtocolError, StorageError
 from miniclaw.gateway.access import HostRules, presented_token
-from miniclaw.gateway.protocol import encode_json, has_unreadable
+from miniclaw.gateway.protocol import encode_json, has_unreadable, new_id
 from miniclaw.identity import Identities
+from miniclaw.logs import log_ids
 
 __all__ = [
     "PROTECTED_RESOURCE",
@@ -180,6 +181,10 @@ class HttpServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        with log_ids(request_id=new_id("req")):
+            return await self._answer(request, handler)
+
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._check(request)
             return await handler(request)

@@ -10,6 +10,7 @@ from miniclaw import failpoints
 from miniclaw.errors import ProtocolError, StaleFence, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent
 from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload, has_unreadable
+from miniclaw.logs import log_ids
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.turns import Accepted, TurnStore
 
@@ -70,7 +71,8 @@ class Ingress:
             return Receipt(status="duplicate", session_id=accepted.session_id, turn_id=accepted.turn_id)
         failpoints.hit("after-accept")
         self._mailbox.post(accepted.turn)
-        logger.info("turn %s of session %s accepted", accepted.turn_id, accepted.session_id)
+        with log_ids(session_id=accepted.session_id, turn_id=accepted.turn_id, msg_id=inbound.msg_id):
+            logger.info("turn %s of session %s accepted", accepted.turn_id, accepted.session_id)
         self._bus.publish("message.inbound", accepted.turn)
         if position := self._mailbox.position(accepted.turn):
             # Behind the receipt, which the channel gives as soon as this returns.

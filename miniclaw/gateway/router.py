@@ -26,7 +26,13 @@ IN_FLIGHT: Final = 1000
 class MessageRouter:
     """Routes by `msg_type`; a text that is a command, in a channel where people type, is that command."""
 
-    def __init__(self, read_command: ReadsCommands | None = None) -> None:
+    def __init__(
+        self,
+        read_command: ReadsCommands | None = None,
+        *,
+        refused: Callable[[Receipt], None] = lambda receipt: None,
+    ) -> None:
+        self._refused = refused
         self._handlers: dict[MessageType, Handler] = {}
         self._read_command = read_command
 
@@ -42,6 +48,12 @@ class MessageRouter:
 
     async def route(self, inbound: Inbound) -> Receipt:
         """Have a message carried out or stored; what cannot be is refused, never raised."""
+        receipt = await self._route(inbound)
+        if receipt.code is not None:
+            self._refused(receipt)
+        return receipt
+
+    async def _route(self, inbound: Inbound) -> Receipt:
         try:
             if inbound.typed:
                 inbound = self._as_command(inbound)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from miniclaw.errors import ProtocolError
+from miniclaw.logs import log_ids
 from miniclaw.session.models import Turn
 
 __all__ = ["Mailbox"]
@@ -159,7 +160,8 @@ class Mailbox:
                 if not queue:
                     del self._queues[session_id]
                 self._current[session_id] = turn
-                await self._run(turn)
+                with log_ids(session_id=session_id, turn_id=turn.turn_id):
+                    await self._run(turn)
         except Exception:  # boundary: a turn that fails beyond its own handling must not stop its session
             logger.exception("a turn of session %s broke", session_id)
         finally:
