@@ -8,7 +8,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from miniclaw.agent.policy import Verdict, verdict_of
@@ -108,10 +108,10 @@ class ApprovalDesk:
 
     async def ask(self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str = "") -> State:
         """Commit the question, show it with what the tool says of the call, and wait for the answer."""
-        approval = replace(await self._open(turn, call), summary=summary)
+        approval = await self._open(turn, call, summary)
         if approval.state != "asked":
             return approval.state
-        self._summaries[approval.approval_id] = summary
+        self._summaries[approval.approval_id] = summary  # for one that is asked again after a restart
         waiter = self._waiting.setdefault(approval.approval_id, asyncio.get_running_loop().create_future())
         feed.emit("approval.requested", approval.to_dict())
         try:
@@ -168,7 +168,7 @@ class ApprovalDesk:
     def _who(self, user_id: str) -> tuple[str, bool]:
         return user_id, self._is_admin(user_id)
 
-    async def _open(self, turn: Turn, call: ToolCall) -> Approval:
+    async def _open(self, turn: Turn, call: ToolCall, summary: str) -> Approval:
         digest = hashlib.sha256("\x1f".join(fingerprint(call)).encode()).hexdigest()
         moment = self._clock()
         expires_at = moment + self._settings.timeout
@@ -180,7 +180,7 @@ class ApprovalDesk:
             )
             row = connection.execute(query, (turn.turn_id, digest, call.id)).fetchone()
             if row is not None:
-                return _approval(row)
+                return _approval(row, summary)
             approval_id = new_id("apr")
             values = (
                 *(approval_id, approval_id[-6:], turn.turn_id, turn.session_id, turn.user_id, call.id),
@@ -190,7 +190,8 @@ class ApprovalDesk:
                 f"INSERT INTO approvals ({_COLUMNS}, digest, created_at) VALUES ({', '.join('?' * 12)})",
                 (*values, digest, moment),
             )
-            return _approval(values)
+            self._summaries[approval_id] = summary  # whoever sees the row sees what it is about
+            return _approval(values, summary)
 
         return await self._db.write(operation)
 
