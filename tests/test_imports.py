@@ -37,6 +37,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "salvage",
         "db",
         "rundir",
+        "archive",
     ),
     ("gateway.protocol", "gateway.events", "channel.base", "channel.questions"),
     ("identity", "session", "timer_store"),

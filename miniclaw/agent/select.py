@@ -7,6 +7,7 @@ import json
 import logging
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from miniclaw.agent.config import AgentConfig
@@ -18,7 +19,7 @@ from miniclaw.agent.providers import LLMProvider
 from miniclaw.config import ModelSettings
 from miniclaw.errors import ModelError
 
-__all__ = ["DEFAULT_MODEL", "LOCAL_PORTS", "choose_provider"]
+__all__ = ["DEFAULT_MODEL", "LOCAL_PORTS", "LocalServer", "choose_provider", "find_local_server"]
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +53,30 @@ async def choose_provider(
         first = await _configured(settings, agent, key or "none")
         return _with_fallback(first, settings.base_url, key or "none", settings, agent)
     if settings.probe_local:
-        for port, models in zip(local_ports, await _probe(local_ports), strict=True):
-            if name := settings.name if settings.name in models else first_chat_model(models):
-                base_url = f"http://127.0.0.1:{port}/v1"
-                logger.info("model %s found at %s (%s)", name, base_url, LOCAL_PORTS.get(port, "local"))
-                first = _provider(name, base_url, "local", settings, agent)
-                return _with_fallback(first, base_url, "local", settings, agent)
+        if (found := await find_local_server(local_ports, settings.name)) is not None:
+            logger.info("model %s found at %s (%s)", found.model, found.base_url, found.name)
+            first = _provider(found.model, found.base_url, "local", settings, agent)
+            return _with_fallback(first, found.base_url, "local", settings, agent)
     return DemoProvider()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalServer:
+    """A model server on this machine."""
+
+    name: str
+    base_url: str
+    model: str
+
+
+async def find_local_server(
+    ports: Sequence[int] = tuple(LOCAL_PORTS), wanted: str | None = None
+) -> LocalServer | None:
+    """The first server that answers on these ports, with the wanted model or its first one for chats."""
+    for port, models in zip(ports, await _probe(ports), strict=True):
+        if model := wanted if wanted in models else first_chat_model(models):
+            return LocalServer(LOCAL_PORTS.get(port, "local"), f"http://127.0.0.1:{port}/v1", str(model))
+    return None
 
 
 def first_chat_model(names: Sequence[str]) -> str | None:

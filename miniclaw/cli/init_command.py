@@ -1,0 +1,80 @@
+"""`miniclaw init`: a commented configuration, a private `.env`, and a skill and a tool to begin with."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+__all__ = ["add_arguments", "run"]
+
+TEMPLATES: Final = Path(__file__).parent / "templates"
+FILES: Final = {
+    "miniclaw.toml": "miniclaw.toml",
+    "skills/haiku/SKILL.md": "SKILL.md",
+    "tools/word_count.py": "word_count.py.txt",
+}
+QUESTIONS: Final = {
+    "OPENAI_BASE_URL": "模型服务的地址，留空用演示模型 / the model server's URL, empty = the demo model",
+    "OPENAI_API_KEY": "密钥，没有就留空 / its key, empty = none",
+    "OPENAI_MODEL": "模型名，留空用服务列出的第一个 / the model, empty = the first that it lists",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--yes", action="store_true", help="ask nothing: take a model server on this machine")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write what is not there yet; nothing that is there is changed."""
+    from miniclaw.config import find_data_dir
+    from miniclaw.rundir import private_directory
+
+    directory = find_data_dir(args.data_dir, os.environ)
+    private_directory(directory)
+    for name, template in FILES.items():
+        read = partial((TEMPLATES / template).read_text, encoding="utf-8")
+        _write(directory / name, read, 0o600 if name == "miniclaw.toml" else 0o644)
+    _write(directory / ".env", lambda: _environment(asks=not args.yes), 0o600)
+    print("接下来 / next: miniclaw doctor, miniclaw serve")
+    return 0
+
+
+def _write(path: Path, text: Callable[[], str], mode: int) -> None:
+    """A new file with this mode from the first byte on; one that is there is kept."""
+    if path.exists():
+        print(f"保留 / kept     {path}")
+        return
+    content = text()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+    print(f"写好 / written  {path}")
+
+
+def _environment(*, asks: bool) -> str:
+    """The content of `.env`: what was answered, or what was found on this machine."""
+    import asyncio
+
+    from miniclaw.agent.select import find_local_server
+    from miniclaw.errors import ConfigError
+
+    found = asyncio.run(find_local_server())
+    values = {"OPENAI_BASE_URL": found.base_url, "OPENAI_MODEL": found.model} if found else {}
+    if found:
+        print(f"找到 / found    {found.name}: {found.model} ({found.base_url})")
+    for name, question in QUESTIONS.items() if asks else ():
+        known = values.get(name, "")
+        try:
+            answer = input(f"{question}{f' [{known}]' if known else ''}: ").strip()
+        except EOFError as error:
+            raise ConfigError("Nobody is there to answer; use `miniclaw init --yes`.") from error
+        values[name] = answer or known
+    if any(character in value for value in values.values() for character in "\r\n'"):
+        raise ConfigError("An answer holds a quote or a line break; write it into .env by hand.")
+    return "".join(f"{name}='{value}'\n" for name, value in values.items() if value)

@@ -1,0 +1,248 @@
+"""What an operator does: begin, look at the settings, back up and restore, look after sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import re
+import sqlite3
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw import archive
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.agent.select import LocalServer
+from miniclaw.cli import main
+from miniclaw.config import load_settings
+from miniclaw.errors import ConfigError, DirectoryBusy
+from miniclaw.skills.loader import SkillLoader
+from tests.support.agent import outcome, say, send
+from tests.support.claw import running_claw
+from tests.support.webhooks import echo
+
+Printed = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "MINICLAW_PROJECT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MINICLAW_MODEL__PROBE_LOCAL", "false")
+
+
+# --- init -------------------------------------------------------------------------------------------------
+
+
+def find(monkeypatch: pytest.MonkeyPatch, server: LocalServer | None) -> None:
+    async def found() -> LocalServer | None:
+        return server
+
+    monkeypatch.setattr("miniclaw.agent.select.find_local_server", found)
+
+
+def test_init_asks_three_things_offers_the_local_server_and_writes_what_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    find(monkeypatch, LocalServer("Ollama", "http://127.0.0.1:11434/v1", "qwen3"))
+    asked: list[str] = []
+    answers = iter(["", "sk-secret", "other"])
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    monkeypatch.setattr("builtins.input", ask)
+    assert main(["init", "--data-dir", str(tmp_path)]) == 0
+    assert len(asked) == 3 and "http://127.0.0.1:11434/v1" in asked[0] and "qwen3" in asked[2]
+    assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    loaded = load_settings(env={}, data_dir=str(tmp_path))
+    model = loaded.settings.model
+    assert (model.base_url, model.name) == ("http://127.0.0.1:11434/v1", "other")
+    assert model.api_key is not None and model.api_key.get_secret_value() == "sk-secret"
+    before = (tmp_path / ".env").read_text(encoding="utf-8")
+    assert main(["init", "--yes", "--data-dir", str(tmp_path)]) == 0
+    assert (tmp_path / ".env").read_text(encoding="utf-8") == before
+    assert capsys.readouterr().out.count("保留 / kept") == 4
+
+
+def test_init_with_yes_asks_nothing_and_its_samples_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    find(monkeypatch, None)
+    assert main(["init", "--yes", "--data-dir", str(tmp_path)]) == 0
+    assert (tmp_path / ".env").read_text(encoding="utf-8") == ""
+    text = (tmp_path / "miniclaw.toml").read_text(encoding="utf-8")
+    (tmp_path / "all.toml").write_text(re.sub(r"\n#(?! )", "\n", text), encoding="utf-8")
+    load_settings(env={}, data_dir=str(tmp_path))
+    everything = load_settings(env={}, data_dir=str(tmp_path), config_file=str(tmp_path / "all.toml"))
+    assert list(everything.settings.timers) == ["morning"]
+    assert list(SkillLoader().load([tmp_path / "skills"]).skills) == ["haiku"]
+    capsys.readouterr()
+    counted = ["tools", "call", "word_count", '{"text": "a b\\nc"}', "--data-dir", str(tmp_path)]
+    assert main(counted) == 0
+    assert '"words": 3' in capsys.readouterr().out
+
+
+# --- config show ------------------------------------------------------------------------------------------
+
+
+def test_config_show_tells_where_each_value_comes_from_and_masks_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    toml = (
+        '[web]\nport = 9000\n[prices.m]\ninput = 1\noutput = 2\n[[model.fallback]]\nname = "f"\n'
+        'api_key = "sk-fallback"\nbase_url = "https://me:sk-inurl@host/v1"\n'
+    )
+    (tmp_path / "miniclaw.toml").write_text(toml, encoding="utf-8")
+    (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-dotenv\n", encoding="utf-8")
+    monkeypatch.setenv("OPENAI_MODEL", "from-env")
+    common = ["config", "show", "--data-dir", str(tmp_path), "--log-level", "warning"]
+    assert main([*common, "--changed", "--json"]) == 0
+    rows = {r["name"]: (r["value"], r["origin"]) for r in json.loads(capsys.readouterr().out)["settings"]}
+    assert rows == {
+        "web.port": (9000, str(tmp_path / "miniclaw.toml")),
+        "prices.m.input": (1.0, str(tmp_path / "miniclaw.toml")),
+        "prices.m.output": (2.0, str(tmp_path / "miniclaw.toml")),
+        "prices.m.cached": (None, str(tmp_path / "miniclaw.toml")),
+        "model.fallback.0.name": ("f", str(tmp_path / "miniclaw.toml")),
+        "model.fallback.0.base_url": ("https://********@host/v1", str(tmp_path / "miniclaw.toml")),
+        "model.fallback.0.api_key": ("********", str(tmp_path / "miniclaw.toml")),
+        "model.fallback.0.api": ("chat", str(tmp_path / "miniclaw.toml")),
+        "model.api_key": ("********", str(tmp_path / ".env")),
+        "model.name": ("from-env", "environment"),
+        "model.probe_local": (False, "environment"),
+        "log.level": ("warning", "argument"),
+    }
+    assert main(common) == 0
+    shown = capsys.readouterr().out
+    assert "gateway.port = 8765  # default" in shown and "sk-" not in shown
+
+
+# --- backup and restore -----------------------------------------------------------------------------------
+
+
+async def test_a_backup_of_a_running_gateway_is_restored_with_everything_in_it(tmp_path: Path) -> None:
+    source, target, file = tmp_path / "a", tmp_path / "b", tmp_path / "copy.tar.gz"
+    async with running_claw(source, ScriptedProvider([echo] * 40)) as claw:
+        await claw.memory.save("owner", "Lives in Hangzhou")
+        (source / "skills").mkdir()
+        (source / "skills" / "mine.md").write_text("x", encoding="utf-8")
+        (source / "skills" / "away").symlink_to("/etc")
+        (source / ".env").write_text("OPENAI_API_KEY=sk-x\n", encoding="utf-8")
+        (source / ".env").chmod(0o600)
+        first = await send(claw, "first")
+        await say(claw, "second", session_id=first.session_id)
+        writing = asyncio.gather(*(say(claw, f"during {number}") for number in range(30)))
+        count = await asyncio.to_thread(archive.back_up, source, file)
+        await writing
+    assert file.stat().st_mode & 0o777 == 0o600 and count >= 4
+    with tarfile.open(file) as tar:
+        names = set(tar.getnames())
+    assert not [n for n in names if n.startswith(("run", "logs")) or n.endswith(("-wal", "-shm", "away"))]
+    assert archive.restore(target, file) is None
+    assert (target / "skills" / "mine.md").read_text(encoding="utf-8") == "x"
+    assert (target / ".env").stat().st_mode & 0o777 == 0o600
+    async with running_claw(target, ScriptedProvider([echo] * 40)) as claw:
+        session = await claw.sessions.get(first.session_id or "")
+        assert session is not None and len(session.messages) == 4
+        assert [record.content for record in await claw.memory.list("owner")] == ["Lives in Hangzhou"]
+
+
+async def test_a_restore_keeps_what_was_there_and_waits_for_no_running_gateway(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "copy.tar.gz"
+    async with running_claw(data, ScriptedProvider([echo])) as claw:
+        await say(claw, "before")
+        archive.back_up(data, file)
+        with pytest.raises(DirectoryBusy):
+            archive.restore(data, file)
+    (data / "miniclaw.toml").write_text("# later", encoding="utf-8")
+    aside = archive.restore(data, file)
+    assert aside is not None and (aside / "miniclaw.toml").read_text(encoding="utf-8") == "# later"
+    assert not (data / "miniclaw.toml").exists()
+    archive.back_up(data, file)
+    with tarfile.open(file) as tar:
+        assert not [name for name in tar.getnames() if name.startswith("replaced-")]
+
+
+def packed(path: Path, head: dict[str, Any], database: bytes, outside: str = "") -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        bodies = {"backup.json": json.dumps(head).encode(), "miniclaw.db": database, outside: b"x"}
+        for name, body in bodies.items():
+            if name:
+                info = tarfile.TarInfo(name)
+                info.size = len(body)
+                tar.addfile(info, io.BytesIO(body))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("head", "database", "outside", "words"),
+    [
+        ({"format": 1, "schema": 10**6, "version": "9.9"}, b"", "", "made by miniclaw 9.9"),
+        ({"format": 1, "schema": 1}, b"no database at all" * 100, "", "no sound backup"),
+        ({"schema": 1}, b"", "", "no sound backup"),
+        ({"format": 1, "schema": 1}, b"", "../escaped", "no sound backup"),
+    ],
+)
+def test_what_is_no_backup_changes_nothing(
+    tmp_path: Path, head: dict[str, Any], database: bytes, outside: str, words: str
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "miniclaw.toml").write_text("# mine", encoding="utf-8")
+    with pytest.raises(ConfigError, match=words):
+        archive.restore(data, packed(tmp_path / "x.tar.gz", head, database, outside))
+    (tmp_path / "junk").write_text("junk", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no sound backup"):
+        archive.restore(data, tmp_path / "junk")
+    assert {path.name for path in data.iterdir()} == {"miniclaw.toml", "run"}
+    assert {path.name for path in (data / "run").iterdir()} == {"lock"}
+
+
+def test_the_commands_back_up_and_restore_after_a_yes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Printed
+) -> None:
+    data, file = tmp_path / "data", str(tmp_path / "copy.tar.gz")
+    common = ["--data-dir", str(data)]
+    assert main(["backup", file, *common]) == 1
+    assert "no data" in capsys.readouterr().err
+    data.mkdir()
+    sqlite3.connect(data / "miniclaw.db").close()
+    assert main(["backup", file, *common]) == 0
+    monkeypatch.setattr("builtins.input", lambda question: "n")
+    assert main(["restore", file, *common]) == 1
+    assert main(["restore", file, "--yes", *common]) == 0
+    assert "replaced-" in capsys.readouterr().out
+
+
+# --- sessions ---------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_listed_shown_searched_exported_and_deleted(tmp_path: Path, capsys: Printed) -> None:
+    async def talk() -> str:
+        async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
+            receipt = await send(claw, "find the blue whale")
+            await outcome(claw, receipt.turn_id)
+            return receipt.session_id or ""
+
+    def run(*arguments: str, code: int = 0) -> str:
+        assert main(["sessions", *arguments, "--data-dir", str(tmp_path)]) == code
+        printed = capsys.readouterr()
+        return printed.out + printed.err
+
+    assert "no sessions" in run("list", code=1)
+    session_id = asyncio.run(talk())
+    assert session_id in (listed := run("list")) and "find the blue whale" in listed
+    assert "nothing" in run("list", "--user-id", "ann")
+    assert session_id in run("search", "blue", "whale")
+    assert "## user" in run("show", session_id)
+    assert "has no session" in run("show", session_id, "--user-id", "ann", code=1)
+    assert run("export", session_id, str(tmp_path / "s.json"), "--format", "json") == ""
+    exported = json.loads((tmp_path / "s.json").read_text(encoding="utf-8"))
+    assert exported["messages"][0]["content"] == "find the blue whale"
+    assert session_id in run("delete", session_id)
+    assert "nothing" in run("list")
