@@ -1,4 +1,4 @@
-"""管理器：找得到、翻得开、说得少、收得起。"""
+"""管理员：找得到、翻得开、说得少、收得起。"""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""数令牌：按字符类别估算，不下载词表，离线也能用。"""
+"""数 token：按字符类别估算，不下载词表，离线也能用。"""
 
 import math
 import re
@@ -8,7 +8,7 @@ WORDS = re.compile(r"[A-Za-z]+|\d{1,3}|[^\sA-Za-z\d]")
 
 
 def estimate_tokens(text: str) -> int:
-    """大约多少令牌：一个短英文词一个，长词多几个，三位数字一个，一个汉字约 0.7 个。"""
+    """大约多少 token：一个短英文词一个，长词多几个，三位数字一个，一个汉字约 0.7 个。"""
     total = 0.0
     for word in WORDS.findall(text):
         if word.isascii():
