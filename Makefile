@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 export MINICLAW_PROJECT := $(CURDIR)
 
-.PHONY: help run test check course format bench chaos peers conformance clean
+.PHONY: help run test check course format docs bench chaos peers conformance clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -43,6 +43,9 @@ course: $(DEV_STAMP) ## check every chapter of the course by itself; ARGS="--fre
 format: $(DEV_STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(RUN_STAMP) ## write docs/configuration.md from the settings
+	$(BIN)/python scripts/configuration.py
 
 bench: $(DEV_STAMP) ## measure the cost of a turn and of a frame; HARNESS=DIR compares with an outside harness
 	$(BIN)/python bench/turn.py

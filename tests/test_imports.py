@@ -30,6 +30,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "schedules",
         "config",
         "logs",
+        "notify",
         "metrics",
         "text",
         "front_matter",

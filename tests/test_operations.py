@@ -131,7 +131,7 @@ async def test_a_backup_of_a_running_gateway_is_restored_with_everything_in_it(t
         await claw.memory.save("owner", "Lives in Hangzhou")
         (source / "skills").mkdir()
         (source / "skills" / "mine.md").write_text("x", encoding="utf-8")
-        (source / "skills" / "away").symlink_to("/etc")
+        (source / "skills" / "away").symlink_to("/etc/passwd")
         (source / ".env").write_text("OPENAI_API_KEY=sk-x\n", encoding="utf-8")
         (source / ".env").chmod(0o600)
         first = await send(claw, "first")

@@ -51,6 +51,8 @@ async def _serve(loaded: LoadedSettings) -> int:
 
 async def serve_until_signal(claw: MiniClaw, greet: Callable[[MiniClaw], None]) -> int:
     """Run a gateway until a signal says stop, or a part of it breaks; returns the exit code."""
+    from miniclaw.notify import Notifier
+
     stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def stop(code: int) -> None:
@@ -64,12 +66,17 @@ async def serve_until_signal(claw: MiniClaw, greet: Callable[[MiniClaw], None]) 
             loop.add_signal_handler(number, stop, code)
         except NotImplementedError:  # Windows has no signal handlers on the loop
             signal.signal(number, lambda *_, code=code: loop.call_soon_threadsafe(stop, code))
+    manager = Notifier(os.environ)
     async with claw:
         greet(claw)
+        manager.send("READY=1")
+        alive = loop.create_task(manager.keep_alive())
         broken = loop.create_task(claw.broken.wait())
         either: list[asyncio.Future[Any]] = [stopped, broken]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         broken.cancel()
+        alive.cancel()
+        manager.send("STOPPING=1")
         code = stopped.result() if stopped.done() else 1
         print("stopping: running turns may finish; a second signal ends at once", flush=True)
     return code
