@@ -15,7 +15,7 @@ async def ask(terminal: Terminal, text: str) -> None:
 
 
 async def main() -> None:
-    """四幕。"""
+    """五幕。"""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         terminal = Terminal(LocalModel(), directory, "demo-user")
