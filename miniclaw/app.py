@@ -262,6 +262,8 @@ class MiniClaw:
             self.channels[self.gateway.name] = self.gateway
         if web:  # not where somebody only talks: their answers may belong to a platform
             self.channels[self.timers.name] = self.timers
+        else:
+            await self.timers.start()
         if web and settings.web.port is not None:
             await self._build_web(core, hub, rules)
 

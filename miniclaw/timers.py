@@ -270,7 +270,7 @@ class Timers(Channel):
 
     def _origin(self, message: Mapping[str, Any]) -> dict[str, Any]:
         channel = self._push.get(message.get("channel", ""))
-        if channel is None or isinstance(channel, Pulled) or "reply_to" not in message:
+        if channel is None or isinstance(channel, Pulled) or not message.get("reply_to"):
             return {}
         return {name: message[name] for name in ("channel", "account", "reply_to")}
 

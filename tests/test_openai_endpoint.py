@@ -16,7 +16,8 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.errors import ModelError
 from tests.support.agent import DictatedProvider, Zap, eventually, zap
-from tests.support.claw import TOKEN, running_claw
+from tests.support.claw import TOKEN, port_of, running_claw
+from tests.support.client import raw_client
 from tests.support.model import last_user
 
 ASK = [{"role": "user", "content": "go"}]
@@ -224,11 +225,23 @@ async def test_a_turn_that_fails_is_an_error_which_is_not_tried_again(tmp_path: 
             await streamed(client)
 
 
+async def test_a_list_of_chats_is_told_of_sessions_that_stay_only(tmp_path: Path) -> None:
+    async with endpoint(tmp_path, ScriptedProvider([echo, echo])) as (claw, client):
+        async with raw_client(port_of(claw)) as page:
+            await streamed(client)
+            await streamed(client, user="desk")
+            await page.command("ping")
+        (kept,) = await claw.sessions.list()
+        told = [f["payload"] for f in page.frames if f["payload"].get("name") == "session.updated"]
+        assert told and {one["session_id"] for one in told} == {kept.session_id}
+
+
 async def test_throw_away_sessions_of_a_process_that_was_killed_are_removed_by_the_next(
     tmp_path: Path,
 ) -> None:
     async with endpoint(tmp_path, ScriptedProvider([])) as (claw, _):
-        await claw.sessions.get_or_create("owner", "openai")
+        session = await claw.sessions.get_or_create("owner", "openai")
+        await claw.sessions.update(session, passing=True)
         kept = await claw.sessions.get_or_create("owner", "openai", conversation="c", thread="desk")
     async with endpoint(tmp_path, ScriptedProvider([])) as (claw, _):
         assert [session.session_id for session in await claw.sessions.list()] == [kept.session_id]

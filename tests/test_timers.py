@@ -24,6 +24,7 @@ from tests.support.agent import DictatedProvider, eventually, outcome, question,
 from tests.support.claw import TOKEN, running_claw
 from tests.support.core import FakeClock
 from tests.support.model import last_user
+from tests.support.receiver import SECRET
 from tests.support.webhooks import call
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -270,6 +271,27 @@ async def test_a_timer_that_cannot_be_is_refused_with_a_sentence_and_not_kept(
         assert claw.timers.list("owner") == []
 
 
+@pytest.mark.parametrize(
+    ("reply_to", "channel"),
+    [
+        ({"url": "http://127.0.0.1:1/x"}, "generic"),
+        ({"url": "http://127.0.0.1:1/x", "expires_at": 1.0}, "timer"),
+        (None, "timer"),
+    ],
+)
+async def test_an_answer_goes_to_where_the_timer_was_made_while_it_is_taken_there(
+    tmp_path: Path, reply_to: dict[str, Any] | None, channel: str
+) -> None:
+    clock, message = FakeClock(), {"channel": "generic", "account": "", "reply_to": reply_to}
+    given = {"channels.generic.secret": SECRET, "channels.generic.user": "monitor"}
+    model = ScriptedProvider([answer])
+    async with running_claw(tmp_path, model, web=True, clock=clock, arguments=given) as claw:
+        hourly = Schedule("every", "1h", "UTC")
+        await claw.timers.add("owner", "owner", hourly, "x", missed="once", message=message)
+        await pass_to(claw, clock, clock.now + HOUR)
+        assert claw._db.read("SELECT channel FROM turns") == [(channel,)]
+
+
 async def test_there_is_an_end_to_how_many_timers_somebody_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,11 +360,6 @@ def test_the_command_line_lists_and_cancels(tmp_path: Path, capsys: pytest.Captu
     )
     (tmp_path / ".env").write_text("MINICLAW_MODEL__PROBE_LOCAL=false\n", encoding="utf-8")
 
-    async def once() -> None:
-        async with MiniClaw(load_settings(env={}, data_dir=str(tmp_path), arguments={"web.port": 0})):
-            pass
-
-    asyncio.run(once())
     common = ["--data-dir", str(tmp_path)]
     assert main(["timers", "list", *common]) == 0
     assert "morning cron 0 9 * * * (Asia/Shanghai)" in capsys.readouterr().out

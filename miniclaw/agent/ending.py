@@ -18,7 +18,7 @@ from miniclaw.errors import StorageError, StorageUnavailable
 from miniclaw.gateway.events import TurnFeed, event_frame
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, format_time
 from miniclaw.session.history import INTERRUPTED, NOT_BEGUN
-from miniclaw.session.models import Entry, Session, Turn
+from miniclaw.session.models import PASSING, Entry, Session, Turn
 from miniclaw.session.outbox import Delivery
 
 __all__ = ["TurnEnding", "until_stored"]
@@ -162,6 +162,8 @@ class TurnEnding:
 
     def show_phase(self, session: Session, turn: Turn, phase: str) -> None:
         """Tell all connections of the user what the session is doing."""
+        if session.metadata.get(PASSING):
+            return
         data = {
             "session_id": session.session_id,
             "title": session.title,

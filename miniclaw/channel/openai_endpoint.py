@@ -25,7 +25,7 @@ from miniclaw.gateway.protocol import Inbound, MessageType, Receipt, TextPayload
 from miniclaw.gateway.reader import TurnReader
 from miniclaw.mcp.http import is_gone
 from miniclaw.session.manager import SessionManager
-from miniclaw.session.models import Entry
+from miniclaw.session.models import PASSING, Entry
 
 __all__ = ["OpenAIChannel"]
 
@@ -89,7 +89,7 @@ class OpenAIChannel(CLIChannel):
     async def start(self) -> None:
         """Remove the throw-away sessions of a former process: nobody waits for their answers."""
         for session in await self._sessions.list():
-            if session.channel == self.name and session.key is None:
+            if session.metadata.get(PASSING):
                 await self._sessions.delete(session.session_id)
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -123,6 +123,7 @@ class OpenAIChannel(CLIChannel):
     async def _seeded(self, user_id: str, earlier: list[_Message]) -> str:
         """A session for one answer, which begins with what was said before."""
         session = await self._sessions.get_or_create(user_id, self.name)
+        await self._sessions.update(session, **{PASSING: True})
         moment = self._clock()
         entries = [
             Entry(SEED, step, {"role": _role(message), "content": message.text}, moment)

@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation
 
 from miniclaw.session.history import HistoryView
 
-__all__ = ["Entry", "Session", "Turn", "TurnState", "Usage", "title_of"]
+__all__ = ["PASSING", "Entry", "Session", "Turn", "TurnState", "Usage", "title_of"]
 
 TITLE_LENGTH: Final = 60
+PASSING: Final = "passing"
+"""In the metadata of a session that is gone after its first answer; no list of chats is told of it."""
 RECENT: Final = 200
 """Entries at the end of a log among which a running turn has one if it has any."""
 

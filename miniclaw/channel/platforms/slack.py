@@ -42,6 +42,8 @@ PART_CHARS: Final = 11_000
 SAID: Final = frozenset({None, "file_share", "thread_broadcast", "me_message"})
 """Subtypes of messages that somebody wrote; all others are edits, deletions, joins and other bots."""
 KINDS: Final = ("image", "audio", "video")
+RESPONSE_SECONDS: Final = 30 * 60.0
+"""How long Slack takes answers at a `response_url`: https://docs.slack.dev/interactivity/handling-user-interaction."""
 
 
 class SlackPlatform(SlackApi):
@@ -78,7 +80,7 @@ class SlackPlatform(SlackApi):
             if form.get("ssl_check"):
                 return Answer()
             if request.path.endswith("/commands"):
-                return self._command(form)
+                return self._command(form, request.now)
             return self._click(_object(form["payload"].encode()))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ProtocolError(
@@ -138,7 +140,7 @@ class SlackPlatform(SlackApi):
         author = event.get("user")
         return bool(author) and not event.get("bot_id") and author not in (bot, "USLACKBOT")
 
-    def _command(self, form: dict[str, str]) -> Inbound:
+    def _command(self, form: dict[str, str], moment: float) -> Inbound:
         team, channel, user = form["team_id"], form["channel_id"], form["user_id"]
         text = decode(form.get("text", ""), self.bot_user_id)
         return spoken(
@@ -152,7 +154,13 @@ class SlackPlatform(SlackApi):
             thread=f"cmd:{user}",
             direct=channel.startswith("D"),
             dedupe=(f"trigger:{form['trigger_id']}",),
-            reply_to=ReplyTarget(conversation=channel, url=form["response_url"], account=team, sender=user),
+            reply_to=ReplyTarget(
+                conversation=channel,
+                url=form["response_url"],
+                account=team,
+                sender=user,
+                expires_at=moment + RESPONSE_SECONDS,
+            ),
         )
 
     def _click(self, body: dict[str, Any]) -> Inbound | Answer:
