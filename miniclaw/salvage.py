@@ -35,7 +35,10 @@ _MEND: Final = (
 
 
 def mend(path: Path) -> None:
-    """Make sure that there is a sound database or none; raises as `salvage` does."""
+    """Make sure that there is a sound database or none, and a copy of one that is about to be upgraded.
+
+    Raises as `salvage` does.
+    """
     finish_salvage(path)
     if not path.exists() or not path.stat().st_size:
         if (log := Path(f"{path}-wal")).exists() and log.stat().st_size:
@@ -48,6 +51,8 @@ def mend(path: Path) -> None:
             raise
         except sqlite3.DatabaseError:
             sound = False
+        if sound:
+            _keep_older(connection, path)
     if not sound:
         salvage(path)
     _mark(path).unlink(missing_ok=True)
@@ -65,6 +70,21 @@ def is_damaged(path: Path) -> bool:
 
 def _mark(path: Path) -> Path:
     return path.with_name(path.name + ".damaged")
+
+
+def _keep_older(connection: sqlite3.Connection, path: Path) -> None:
+    """Copy a database of an older schema to `<name>.schema<number>`, for a way back; once."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    kept = path.with_name(f"{path.name}.schema{version}")
+    if not 0 < version < SCHEMA_VERSION or kept.exists():
+        return
+    temporary = kept.with_name(kept.name + ".part")
+    temporary.unlink(missing_ok=True)
+    with contextlib.closing(sqlite3.connect(temporary)) as copy:
+        connection.backup(copy)
+    temporary.chmod(0o600)
+    temporary.replace(kept)
+    logger.info("the database is upgraded; what it was is kept as `%s`", kept)
 
 
 def _is_sound(connection: sqlite3.Connection, path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from pathlib import Path
 
@@ -165,3 +166,6 @@ async def test_a_database_of_the_first_schema_is_brought_up_to_date_and_its_cost
         (row,) = UsageLedger(database, {}, clock=FakeClock()).rows("ann")
         await database.close()
     assert (row["input_tokens"], row["cached_tokens"], row["cost"]) == (5, 0, "unknown")
+    with contextlib.closing(sqlite3.connect(tmp_path / "miniclaw.db.schema1")) as kept:
+        assert kept.execute("PRAGMA user_version").fetchone() == (1,)
+        assert kept.execute("SELECT * FROM usage").fetchall() == [("ann", "2027-01-15", "m", 5, 6, 1)]
