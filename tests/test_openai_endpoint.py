@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import openai
 import pytest
 
@@ -173,6 +174,21 @@ async def test_a_client_that_leaves_cancels_the_turn(
             assert claw._db.read("SELECT state FROM turns") == [("cancelled",)]
         else:
             await eventually(lambda: claw._db.read("SELECT * FROM sessions") == [])
+
+
+async def test_a_stream_shows_signs_of_life_while_the_model_thinks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.channel.openai_endpoint.ALIVE_SECONDS", 0.01)
+    model = DictatedProvider()
+    async with endpoint(tmp_path, model) as (_, client), aiohttp.ClientSession() as http:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
+        body = {"messages": ASK, "stream": True}
+        async with http.post(f"{client.base_url}chat/completions", json=body, headers=headers) as response:
+            while await response.content.readline() != b": keep-alive\n":
+                pass
+            model.end("now")
+            assert (await response.content.read()).endswith(b"data: [DONE]\n\n")
 
 
 async def test_nobody_is_asked_and_a_text_is_never_a_command(tmp_path: Path) -> None:

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from aiohttp import web
 from pydantic import BaseModel, Field
 
 from miniclaw.channel.cli import CLIChannel
+from miniclaw.channel.openai_shapes import MODEL, SESSION_HEADER, Answer
 from miniclaw.config import Clock
 from miniclaw.errors import ProtocolError, StorageError
 from miniclaw.gateway.connection import Hub
-from miniclaw.gateway.events import LiveEvent
-from miniclaw.gateway.http import STATUS, Route, error_response, json_response, read_json, user_of
-from miniclaw.gateway.protocol import Inbound, MessageType, Receipt, TextPayload, encode_json, new_id, now
+from miniclaw.gateway.http import Route, json_response, read_json, user_of
+from miniclaw.gateway.protocol import Inbound, MessageType, TextPayload, encode_json, new_id, now
 from miniclaw.gateway.reader import TurnReader
 from miniclaw.mcp.http import is_gone
 from miniclaw.session.manager import SessionManager
@@ -31,15 +31,12 @@ __all__ = ["OpenAIChannel"]
 
 logger = logging.getLogger(__name__)
 
-MODEL: Final = "miniclaw"
-"""The one model that is listed; any other name that a client sends is answered by it too."""
-SESSION_HEADER: Final = "X-Session-Id"
 SEED: Final = "seed"
 """Stands for the turn of messages that came before."""
 WATCH_SECONDS: Final = 0.5
 """How often it is looked whether the client is still there."""
-FAILED: Final = {"model_rate_limited": 429, "context_overflow": 400, "internal": 500}
-"""Statuses of turns that failed; 502 for all else that a model may do."""
+ALIVE_SECONDS: Final = 15.0
+"""Between two signs of life of a stream."""
 
 Cancel = Callable[[str, str], Awaitable[bool]]
 
@@ -108,7 +105,7 @@ class OpenAIChannel(CLIChannel):
             receipt = await self.submit(_inbound(said, user_id, named or thrown, body.user))
             if not receipt.stored:
                 raise ProtocolError(receipt.code or "internal", receipt.message)
-            answer = _Answer(receipt, self._clock(), is_thrown=thrown is not None)
+            answer = Answer(receipt, self._clock(), is_thrown=thrown is not None)
             # No await since the receipt: the turn cannot have published anything yet.
             with TurnReader(self.hub.bus, answer.session_id, answer.turn_id) as reader:
                 if body.stream:
@@ -134,7 +131,7 @@ class OpenAIChannel(CLIChannel):
         return session.session_id
 
     async def _stream(
-        self, request: web.Request, answer: _Answer, reader: TurnReader, options: _StreamOptions | None
+        self, request: web.Request, answer: Answer, reader: TurnReader, options: _StreamOptions | None
     ) -> web.StreamResponse:
         headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-store", **answer.headers}
         response = web.StreamResponse(headers=headers)
@@ -142,8 +139,12 @@ class OpenAIChannel(CLIChannel):
 
         async def write() -> None:
             await response.prepare(request)
-            async for chunk in answer.chunks(reader, with_usage=with_usage):
-                await response.write(b"data: " + encode_json(chunk) + b"\n\n")
+            alive = asyncio.get_running_loop().create_task(_keep_alive(response))
+            try:
+                async for chunk in answer.chunks(reader, with_usage=with_usage):
+                    await response.write(b"data: " + encode_json(chunk) + b"\n\n")
+            finally:
+                alive.cancel()
             await response.write(b"data: [DONE]\n\n")
 
         await self._watched(request, reader, answer.turn_id, write())
@@ -169,72 +170,12 @@ class OpenAIChannel(CLIChannel):
         return None
 
 
-class _Answer:
-    """One turn in the shapes of the API."""
-
-    def __init__(self, receipt: Receipt, moment: float, *, is_thrown: bool) -> None:
-        self.session_id, self.turn_id = receipt.session_id or "", receipt.turn_id or ""
-        self._created = int(moment)
-        self.headers = {} if is_thrown else {SESSION_HEADER: self.session_id}
-
-    def whole(self, end: LiveEvent) -> web.Response:
-        """The answer in one piece, or the error that the turn ended with."""
-        if end.name == "turn.failed":
-            code = end.data["code"]
-            response = error_response(ProtocolError(code, end.data["message"]))
-            response.set_status(FAILED.get(code, STATUS.get(code, 502)))
-            # The agent has tried again as often as it helps; a client's retry would be a second message.
-            response.headers["x-should-retry"] = "false"
-        else:
-            message = {"role": "assistant", "content": end.data.get("text", "")}
-            choice = {"index": 0, "message": message, "finish_reason": _finish(end), "logprobs": None}
-            response = json_response(self._shape("chat.completion", [choice], usage=_usage(end)))
-        response.headers.update(self.headers)
-        return response
-
-    async def chunks(self, reader: TurnReader, *, with_usage: bool) -> AsyncIterator[dict[str, Any]]:
-        """The answer as it grows; what was said behind a tool call stands below what was said before."""
-        yield self._delta({"role": "assistant", "content": ""})
-        shown = segment = ""
-        async for event in self._events(reader):
-            if event.name == "tool.started":
-                segment = ""
-            elif event.name == "text.delta":
-                text = event.data["text"]
-                yield self._delta({"content": text if segment or not shown else f"\n\n{text}"})
-                shown, segment = shown + text, segment + text
-            elif event.name == "turn.failed":
-                yield {"error": {**event.data, "type": event.data["code"]}}
-            elif event.name in ("turn.finished", "turn.cancelled"):
-                if rest := _rest(event.data.get("text", ""), segment):
-                    yield self._delta({"content": rest if segment or not shown else f"\n\n{rest}"})
-                yield self._delta({}, _finish(event))
-                if with_usage:
-                    yield self._shape("chat.completion.chunk", [], usage=_usage(event))
-
-    async def _events(self, reader: TurnReader) -> AsyncIterator[LiveEvent]:
-        try:
-            async for event in reader.events():
-                yield event
-        except ProtocolError as error:  # the gateway stops
-            data = {"code": error.code, "message": str(error)}
-            ids = {"session_id": self.session_id, "turn_id": self.turn_id, "target": ""}
-            yield LiveEvent("turn.failed", data, attempt=0, seq=0, **ids)
-
-    def _delta(self, delta: dict[str, Any], finish: str | None = None) -> dict[str, Any]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return self._shape("chat.completion.chunk", [choice])
-
-    def _shape(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        name = f"chatcmpl-{self.turn_id}"
-        return {
-            "id": name,
-            "object": kind,
-            "created": self._created,
-            "model": MODEL,
-            "choices": choices,
-            **more,
-        }
+async def _keep_alive(response: web.StreamResponse) -> None:
+    """Comments that keep proxies from closing a stream while a tool works."""
+    with contextlib.suppress(ConnectionError):  # whoever writes the answer finds out too
+        while True:
+            await asyncio.sleep(ALIVE_SECONDS)
+            await response.write(b": keep-alive\n\n")
 
 
 def _up_to_last_user(messages: list[_Message]) -> list[_Message]:
@@ -271,19 +212,3 @@ def _inbound(said: _Message, user_id: str, session_id: str | None, thread: str |
 def _role(message: _Message) -> str:
     """A client's own system prompt is something that its user said; ours stands alone before all."""
     return "assistant" if message.role == "assistant" else "user"
-
-
-def _rest(text: str, segment: str) -> str:
-    """What of the final text was not shown."""
-    shown = segment.strip()
-    return text.removeprefix(shown) if text.startswith(shown) else f"\n\n{text}"
-
-
-def _finish(end: LiveEvent) -> str:
-    return "length" if end.data.get("stopped_by") else "stop"
-
-
-def _usage(end: LiveEvent) -> dict[str, Any]:
-    used = end.data.get("usage") or {}
-    sent, got = used.get("input_tokens", 0), used.get("output_tokens", 0)
-    return {"prompt_tokens": sent, "completion_tokens": got, "total_tokens": sent + got}
