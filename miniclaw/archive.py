@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import sqlite3
 import tarfile
 import tempfile
 import time
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +30,10 @@ LEFT_OUT: Final = ("run", "logs")
 """What belongs to a process and not to its data."""
 REPLACED: Final = "replaced-"
 """Begins the name of where a restore puts what was there."""
+_UNSOUND: Final = (
+    *(OSError, EOFError, tarfile.TarError, zlib.error),
+    *(ValueError, KeyError, TypeError, sqlite3.Error),
+)
 
 
 def back_up(data_dir: Path, file: Path) -> int:
@@ -43,7 +49,8 @@ def back_up(data_dir: Path, file: Path) -> int:
         raise ConfigError(f"There are no data in `{data_dir}`; choose another --data-dir.")
     temporary = file.with_name(file.name + ".part")
     try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        temporary.unlink(missing_ok=True)  # of another backup that was killed, or not ours at all
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
             count = _fill(archive, data_dir, without={file.resolve(), temporary.resolve()})
         temporary.replace(file)
@@ -116,15 +123,22 @@ def restore(data_dir: Path, file: Path) -> Path | None:
 
 def _unpack(file: Path, fresh: Path) -> None:
     try:
+        with gzip.open(file) as whole:  # to its checksum, which nobody else reads
+            while whole.read(1 << 20):
+                pass
         with tarfile.open(file) as archive:
             # https://docs.python.org/3/library/tarfile.html#tarfile.data_filter: nothing lands outside.
             archive.extractall(fresh, filter="data")
         head = json.loads((fresh / MANIFEST).read_text(encoding="utf-8"))
         known, schema = head["format"], int(head["schema"])
-        with contextlib.closing(sqlite3.connect(fresh / DATABASE)) as database:
+        source = f"{(fresh / DATABASE).resolve().as_uri()}?mode=rw"
+        with contextlib.closing(sqlite3.connect(source, uri=True)) as database:
             is_sound = database.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
-    except (OSError, EOFError, tarfile.TarError, ValueError, KeyError, TypeError, sqlite3.Error) as error:
+        names = [path.name for path in fresh.iterdir()]
+    except _UNSOUND as error:
         raise ConfigError(f"`{file}` is no sound backup: {error}.") from error
+    if any(name in LEFT_OUT or name.startswith(REPLACED) for name in names):
+        raise ConfigError(f"`{file}` is no sound backup: it holds what a backup leaves out.")
     if known != FORMAT or schema > SCHEMA_VERSION:
         raise ConfigError(f"`{file}` was made by miniclaw {head.get('version')}; upgrade miniclaw first.")
     if not is_sound:

@@ -296,6 +296,9 @@ class Database:
     def _run_checkpoint(self, kind: str = "PASSIVE") -> None:
         connection = self._connect()
         try:
+            connection.execute(
+                "PRAGMA busy_timeout=0"
+            )  # a wait would hold the lock that the loop's writes need
             connection.execute(f"PRAGMA wal_checkpoint({kind})")
         finally:
             connection.close()

@@ -25,6 +25,8 @@ Missed = Literal["once", "skip"]
 
 SHORTEST: Final = 60
 LONGEST: Final = 366 * 24 * 3600
+FARTHEST: Final = 100 * LONGEST
+"""Seconds ahead, beyond which no moment of a timer lies."""
 """Seconds between two runs of an interval."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 24 * 3600}
 _SPAN: Final = re.compile(r"(\d{1,9})\s*([smhd])")
@@ -54,9 +56,12 @@ class Schedule:
         ((kind, value),) = given
         known = zone_of(zone)
         if kind == "at" and value.startswith("+"):
-            value = datetime.fromtimestamp(now + _span(value[1:]), known).isoformat(timespec="seconds")
+            span = min(_span(value[1:]), FARTHEST + 1)
+            value = datetime.fromtimestamp(now + span, known).isoformat(timespec="seconds")
         schedule = cls(kind, value, zone)  # type: ignore[arg-type]
-        schedule.after(now, anchor=now)
+        planned = schedule.after(now, anchor=now)
+        if planned is not None and planned > now + FARTHEST:
+            raise ConfigError("A timer runs within the next hundred years; give an earlier time.")
         return schedule
 
     def after(self, moment: float, *, anchor: float) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from miniclaw.config import Clock
 from miniclaw.db import Database
 from miniclaw.errors import ConfigError
-from miniclaw.gateway.protocol import encode_json, format_time
+from miniclaw.gateway.protocol import ReplyTarget, encode_json, format_time
 from miniclaw.schedules import Missed, Schedule
 
 __all__ = ["Timer", "TimerStore"]
@@ -126,6 +126,10 @@ def _timer(row: tuple[Any, ...]) -> Timer | None:
     try:
         schedule = Schedule(row[3], row[4], row[5])
         schedule.after(row[9], anchor=row[9])
+        origin = json.loads(row[8])
+        if origin:
+            ReplyTarget.model_validate(origin["reply_to"])
+            origin["channel"] = str(origin["channel"])
         return Timer(
             timer_id=row[0],
             user_id=row[1],
@@ -133,12 +137,12 @@ def _timer(row: tuple[Any, ...]) -> Timer | None:
             schedule=schedule,
             missed=row[6],
             text=row[7],
-            origin=json.loads(row[8]),
+            origin=origin,
             anchor=row[9],
             next_at=row[10],
             session_id=row[11],
             configured=bool(row[12]),
         )
-    except (ConfigError, ValueError, TypeError) as error:
+    except (ConfigError, ValueError, TypeError, KeyError) as error:
         logger.error("timer %s cannot be read and is passed over: %s", row[0], error)
         return None

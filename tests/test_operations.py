@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import re
@@ -95,7 +96,7 @@ def test_config_show_tells_where_each_value_comes_from_and_masks_secrets(
 ) -> None:
     toml = (
         '[web]\nport = 9000\n[prices.m]\ninput = 1\noutput = 2\n[[model.fallback]]\nname = "f"\n'
-        'api_key = "sk-fallback"\nbase_url = "https://me:sk-inurl@host/v1"\n'
+        'api_key = "sk-fallback"\nbase_url = "https://me:sk-in/url@host/v1?key=sk-query"\n'
     )
     (tmp_path / "miniclaw.toml").write_text(toml, encoding="utf-8")
     (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-dotenv\n", encoding="utf-8")
@@ -109,7 +110,10 @@ def test_config_show_tells_where_each_value_comes_from_and_masks_secrets(
         "prices.m.output": (2.0, str(tmp_path / "miniclaw.toml")),
         "prices.m.cached": (None, str(tmp_path / "miniclaw.toml")),
         "model.fallback.0.name": ("f", str(tmp_path / "miniclaw.toml")),
-        "model.fallback.0.base_url": ("https://********@host/v1", str(tmp_path / "miniclaw.toml")),
+        "model.fallback.0.base_url": (
+            "https://********@host/v1?key=********",
+            str(tmp_path / "miniclaw.toml"),
+        ),
         "model.fallback.0.api_key": ("********", str(tmp_path / "miniclaw.toml")),
         "model.fallback.0.api": ("chat", str(tmp_path / "miniclaw.toml")),
         "model.api_key": ("********", str(tmp_path / ".env")),
@@ -168,6 +172,33 @@ async def test_a_restore_keeps_what_was_there_and_waits_for_no_running_gateway(t
         assert not [name for name in tar.getnames() if name.startswith("replaced-")]
 
 
+async def test_one_changed_byte_of_a_backup_is_seen(tmp_path: Path) -> None:
+    async with running_claw(tmp_path / "data", ScriptedProvider([])) as claw:
+        await claw.memory.save("owner", "I live in Hangzhou")
+    file = tmp_path / "b.tar.gz"
+    archive.back_up(tmp_path / "data", file)
+    whole = file.read_bytes()
+    for place in range(
+        len(whole) // 4, len(whole), len(whole) // 12
+    ):  # behind the head, which names the file
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ConfigError, match="no sound backup"):
+            archive.restore(tmp_path / "other", file)
+    assert {path.name for path in (tmp_path / "other").iterdir()} == {"run"}
+
+
+def test_a_backup_is_private_whatever_stood_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with contextlib.closing(sqlite3.connect(tmp_path / "data" / "miniclaw.db")) as database:
+        database.execute("CREATE TABLE t (x)")
+    file = tmp_path / "b.tar.gz"
+    left = tmp_path / "b.tar.gz.part"
+    left.touch()
+    left.chmod(0o666)
+    archive.back_up(tmp_path / "data", file)
+    assert file.stat().st_mode & 0o777 == 0o600 and not left.exists()
+
+
 def packed(path: Path, head: dict[str, Any], database: bytes, outside: str = "") -> Path:
     with tarfile.open(path, "w:gz") as tar:
         bodies = {"backup.json": json.dumps(head).encode(), "miniclaw.db": database, outside: b"x"}
@@ -186,6 +217,7 @@ def packed(path: Path, head: dict[str, Any], database: bytes, outside: str = "")
         ({"format": 1, "schema": 1}, b"no database at all" * 100, "", "no sound backup"),
         ({"schema": 1}, b"", "", "no sound backup"),
         ({"format": 1, "schema": 1}, b"", "../escaped", "no sound backup"),
+        ({"format": 1, "schema": 1}, b"", "run/lock", "what a backup leaves out"),
     ],
 )
 def test_what_is_no_backup_changes_nothing(

@@ -207,6 +207,20 @@ def call_item(item_id: str, name: str) -> dict[str, Any]:
     }
 
 
+def test_items_of_the_responses_api_without_ids_keep_their_arguments_apart() -> None:
+    assembler = ResponsesAssembler(AnswerBuilder("m"))
+    for place, name in enumerate("fg"):
+        item = call_item("x", name) | {"id": None}
+        assembler.feed(event("output_item.added", item=item, output_index=place))
+    for place, name in enumerate("fg"):
+        assembler.feed(event("function_call_arguments.delta", delta=f'{{"at":"{name}"}}', output_index=place))
+    assembler.feed(event("completed", response={"status": "completed", "output": []}))
+    assert [(c.name, c.arguments) for c in assembler.finish().tool_calls] == [
+        ("f", {"at": "f"}),
+        ("g", {"at": "g"}),
+    ]
+
+
 @pytest.mark.parametrize("is_indexed", [True, False])
 @pytest.mark.parametrize("comes", ["in pieces", "whole", "both"])
 def test_arguments_of_the_responses_api_belong_to_their_call(is_indexed: bool, comes: str) -> None:

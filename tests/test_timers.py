@@ -254,6 +254,8 @@ async def test_the_model_makes_a_reminder_when_a_person_agrees_and_nobody_is_ask
         ({"text": "x", "cron": "99 * * * *"}, "not valid"),
         ({"text": "x", "at": "+10m", "zone": "Mars/Base"}, "no time zone"),
         ({"text": " ", "at": "+10m"}, "`text`"),
+        ({"text": "x", "at": "9999-12-31T23:59", "zone": "America/New_York"}, "hundred years"),
+        ({"text": "x", "at": "+999999999d"}, "hundred years"),
         ({"action": "cancel", "timer_id": "tmr_none"}, "no such timer"),
     ],
 )

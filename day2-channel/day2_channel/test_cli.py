@@ -71,8 +71,11 @@ async def test_what_came_in_and_what_goes_out_passes_the_bus(
 
 SCRIPT = """
 import asyncio
+import signal
 from day1_gateway import EventBus, MessageRouter
 from day2_channel import CLIChannel, pump
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # 后台任务里启动时它可能被忽略
 
 async def main():
     channel = CLIChannel(EventBus())

@@ -128,9 +128,7 @@ class ResponsesAssembler:
             case "response.reasoning_summary_part.added" if event.get("summary_index"):
                 return self._answer.take("", "\n\n")
             case "response.output_item.added" | "response.output_item.done":
-                if place in self._items or len(self._items) < MOST_ITEMS:
-                    self._items[place] = _dict(event.get("item"))
-                    self._places[str(self._items[place].get("id"))] = place
+                self._keep(place, _dict(event.get("item")))
                 return LLMChunk(hidden=len(str(event.get("item"))))
             case "response.function_call_arguments.delta":
                 self._arguments.setdefault(place, []).append(delta)
@@ -143,13 +141,20 @@ class ResponsesAssembler:
                 return self._take_whole(_dict(event.get("response")) if kind != "response" else event)
         return None
 
+    def _keep(self, place: int, item: dict[str, Any]) -> None:
+        if place in self._items or len(self._items) < MOST_ITEMS:
+            self._items[place] = item
+            if isinstance(item_id := item.get("id"), str) and item_id:
+                self._places[item_id] = place
+
     def _place(self, event: dict[str, Any], kind: str) -> int:
         """Which item an event is about: by its index, its id, or the last one."""
         place = event.get("output_index")
         if isinstance(place, int):
             return place
         last = len(self._items) - (kind != "response.output_item.added")
-        return self._places.get(str(event.get("item_id") or _dict(event.get("item")).get("id")), last)
+        item_id = event.get("item_id") or _dict(event.get("item")).get("id")
+        return self._places.get(item_id, last) if isinstance(item_id, str) else last
 
     def end(self) -> None:
         """The server said that nothing more comes; only its last event says that the answer is complete."""
@@ -170,7 +175,7 @@ class ResponsesAssembler:
         kept: list[Any] = []
         for place, item in self._output():
             if item.get("type") == "function_call" and len(calls) < MOST_CALLS:
-                place = self._places.get(str(item.get("id")), place)
+                place = self._places.get(str(item.get("id") or ""), place)
                 raw = item.get("arguments") or "".join(self._arguments.get(place, ()))
                 raw = raw if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
                 calls.append(

@@ -35,6 +35,8 @@ SEED: Final = "seed"
 """Stands for the turn of messages that came before."""
 WATCH_SECONDS: Final = 0.5
 """How often it is looked whether the client is still there."""
+SEND_SECONDS: Final = 30.0
+"""For which a client may stop reading."""
 ALIVE_SECONDS: Final = 15.0
 """Between two signs of life of a stream."""
 
@@ -142,10 +144,10 @@ class OpenAIChannel(CLIChannel):
             alive = asyncio.get_running_loop().create_task(_keep_alive(response))
             try:
                 async for chunk in answer.chunks(reader, with_usage=with_usage):
-                    await response.write(b"data: " + encode_json(chunk) + b"\n\n")
+                    await _send(response, b"data: " + encode_json(chunk) + b"\n\n")
             finally:
                 alive.cancel()
-            await response.write(b"data: [DONE]\n\n")
+            await _send(response, b"data: [DONE]\n\n")
 
         await self._watched(request, reader, answer.turn_id, write())
         return response
@@ -176,6 +178,15 @@ async def _keep_alive(response: web.StreamResponse) -> None:
         while True:
             await asyncio.sleep(ALIVE_SECONDS)
             await response.write(b": keep-alive\n\n")
+
+
+async def _send(response: web.StreamResponse, line: bytes) -> None:
+    """Write a line; a client that has stopped reading counts as gone."""
+    try:
+        async with asyncio.timeout(SEND_SECONDS):
+            await response.write(line)
+    except TimeoutError as error:
+        raise ConnectionError("the client does not read") from error
 
 
 def _up_to_last_user(messages: list[_Message]) -> list[_Message]:

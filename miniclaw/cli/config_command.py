@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -64,10 +65,14 @@ def setting_rows(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _without_password(text: str) -> str:
-    """A URL without what stands before its host's `@`."""
+    """A URL without what stands before its host's `@`, and without the values of its query."""
     scheme, mark, rest = text.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{MASK}@{host.rpartition('@')[2]}{slash}{path}" if mark and "@" in host else text
+    if not mark:
+        return text
+    place, question, query = rest.partition("?")
+    before, at, behind = place.rpartition("@")
+    query = re.sub(r"=[^&]*", f"={MASK}", query)
+    return f"{scheme}{mark}{MASK if before or at else ''}{at}{behind}{question}{query}"
 
 
 def _origin(name: str, origins: Mapping[str, str]) -> str:
