@@ -30,6 +30,9 @@ PIECE: Final = 200
 """Rows that are turned into objects at a time."""
 FULL_DISK_BYTES: Final = 16 * 1024 * 1024
 """Free room below which the disk counts as full: the write-ahead log needs some before it can be copied."""
+SCRUB_TRIES: Final = 20
+SCRUB_SECONDS: Final = 0.05
+"""Between two tries to empty the write-ahead log."""
 BUSY_TIMEOUT_MS: Final = 250
 """How long a write waits for another writer, which is none of ours; the loop stands still for it."""
 
@@ -50,7 +53,7 @@ class Database:
         self._pending: list[tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]] = []
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="miniclaw-db")
-        self._checkpoint: asyncio.Future[None] | None = None
+        self._checkpoint: asyncio.Future[bool] | None = None
         self._is_held = False
         """Whether writes wait for the end of a checkpoint."""
         self._commits = 0
@@ -291,19 +294,22 @@ class Database:
     async def scrub(self) -> None:
         """Let what was deleted be gone from the write-ahead log too, as far as no reader holds it."""
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._run_checkpoint, "TRUNCATE")
+        for _ in range(SCRUB_TRIES):
+            if not await loop.run_in_executor(self._thread, self._run_checkpoint, "TRUNCATE"):
+                return
+            await asyncio.sleep(SCRUB_SECONDS)
+        logger.warning("what was deleted stays in the write-ahead log until it is copied: somebody reads it")
 
-    def _run_checkpoint(self, kind: str = "PASSIVE") -> None:
+    def _run_checkpoint(self, kind: str = "PASSIVE") -> bool:
+        """Whether somebody was in the way; a wait here would hold the lock that the loop's writes need."""
         connection = self._connect()
         try:
-            connection.execute(
-                "PRAGMA busy_timeout=0"
-            )  # a wait would hold the lock that the loop's writes need
-            connection.execute(f"PRAGMA wal_checkpoint({kind})")
+            connection.execute("PRAGMA busy_timeout=0")
+            return bool(connection.execute(f"PRAGMA wal_checkpoint({kind})").fetchone()[0])
         finally:
             connection.close()
 
-    def _checkpoint_done(self, future: asyncio.Future[None]) -> None:
+    def _checkpoint_done(self, future: asyncio.Future[bool]) -> None:
         self._checkpoint = None
         if error := future.exception():
             logger.warning("the write-ahead log could not be copied into the database: %s", error)

@@ -212,6 +212,22 @@ async def test_damage_in_the_file_is_a_storage_error_for_reads_and_writes(tmp_pa
             await database.write(lambda c: c.execute(everything).fetchall())
 
 
+async def test_a_scrub_waits_for_a_reader_and_holds_up_no_write(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        await database.write(put("secret", "XYZZY"))
+        reader = sqlite3.connect(tmp_path / "miniclaw.db", isolation_level=None)
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM meta").fetchall()
+        await database.write(lambda c: c.execute("DELETE FROM meta WHERE key = 'secret'").rowcount)
+        scrub = asyncio.create_task(database.scrub())
+        for n in range(5):
+            await database.write(put(f"k{n}", "v"))
+        assert not scrub.done()
+        reader.close()
+        await scrub
+        assert b"XYZZY" not in Path(f"{tmp_path / 'miniclaw.db'}-wal").read_bytes()
+
+
 # --- opening ----------------------------------------------------------------------------------------------
 
 

@@ -408,6 +408,7 @@ async def test_twenty_rounds_leave_no_task_process_or_descriptor(tmp_path: Path)
         async with client_of(command) as client:
             await client.call_tool("say")
     await until(lambda: (children(), len(asyncio.all_tasks()), descriptors()) == before)
+    assert children() == before[0]
 
 
 async def test_a_cancelled_start_leaves_no_process(tmp_path: Path) -> None:

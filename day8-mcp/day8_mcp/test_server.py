@@ -142,6 +142,8 @@ async def test_stdio_ends_when_its_client_is_gone() -> None:
     os.close(source)
     async with asyncio.timeout(5):
         await serve_stdio(shop(), inputs, target)
+    with pytest.raises(BrokenPipeError):  # 它往那头写过，那头没有人
+        os.write(target, b"x")
     os.close(target)
 
 
