@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from typing import Any
@@ -19,6 +20,7 @@ from miniclaw.gateway.events import (
     Subscription,
     TurnFeed,
 )
+from miniclaw.gateway.paced import BURST, PacedNews
 from miniclaw.gateway.protocol import EventPayload, GatewayMessage
 
 TEXT = st.text(st.characters(codec="utf-8"))
@@ -334,3 +336,47 @@ def test_the_feed_of_a_session_is_the_one_that_was_opened_last_until_it_is_close
     assert live.get("ses_1") is None
     assert live.all() == [other]
     assert json.loads(other.emit("x", {}).frame)["target"] == "ws:ses_2"
+
+
+async def test_news_under_a_storm_is_held_back_and_only_the_latest_of_each_key_is_sent() -> None:
+    bus, last = EventBus(), asyncio.Event()
+    got: list[str] = []
+
+    def handler(topic: str, event: str) -> None:
+        got.append(event)
+        if len(got) == BURST + 40:
+            last.set()
+
+    bus.subscribe("user.ann", handler)
+    news = PacedNews(bus)
+    for phase in ("running", "idle"):
+        for number in range(40):
+            news.publish("user.ann", f"s{number}", f"s{number} {phase}")
+    at_once = [f"s{number} running" for number in range(BURST)]
+    assert got == at_once
+    async with asyncio.timeout(10):
+        await last.wait()
+    assert sorted(got[BURST:]) == sorted(f"s{number} idle" for number in range(40))
+
+
+async def test_news_is_sent_at_once_again_when_the_storm_is_over() -> None:
+    bus, first = EventBus(), asyncio.Event()
+    got: list[str] = []
+
+    def handler(topic: str, event: str) -> None:
+        got.append(event)
+        if event == "late":
+            first.set()
+
+    bus.subscribe("user.ann", handler)
+    news = PacedNews(bus)
+    for number in range(BURST):
+        news.publish("user.ann", f"s{number}", "early")
+    news.publish("user.ann", "held", "late")
+    assert "late" not in got
+    async with asyncio.timeout(10):
+        await first.wait()
+    for _ in range(3):
+        await asyncio.sleep(0)  # rounds of the loop in which the topic is found quiet
+    news.publish("user.ann", "new", "again")
+    assert got[-1] == "again"

@@ -40,7 +40,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "rundir",
         "archive",
     ),
-    ("gateway.protocol", "gateway.events", "channel.base", "channel.questions"),
+    ("gateway.protocol", "gateway.events", "gateway.paced", "channel.base", "channel.questions"),
     ("identity", "session", "timer_store"),
     ("tools",),
     ("skills", "memory", "mcp"),
