@@ -35,6 +35,9 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     try:
         while True:
             head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            if not head.startswith(b"post"):  # it has no list of models
+                writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+                continue
             length = int(head.split(b"content-length:")[1].split(b"\r\n")[0])
             body = json.loads(await reader.readexactly(length))
             answered = body["messages"][-1]["role"] == "tool"

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from miniclaw.channel.base import Channel
 from miniclaw.errors import ProtocolError
-from miniclaw.gateway.events import SHUT_OUT, EventBus, LiveEvent, LiveTurns, Subscription
+from miniclaw.gateway.events import SHUT_OUT, EventBus, LiveEvent, LiveTurns, Subscription, event_frame
 from miniclaw.gateway.live import LiveHtml
 from miniclaw.gateway.protocol import (
     TERMINAL_EVENTS,
@@ -18,9 +18,7 @@ from miniclaw.gateway.protocol import (
     MessageType,
     Receipt,
     TextPayload,
-    command_result,
     error_message,
-    event_message,
     new_id,
     now,
     parse_frame,
@@ -58,6 +56,16 @@ class Socket(Protocol):
         ...
 
 
+_BLANK: Final = Inbound(
+    msg_id="-",
+    msg_type=MessageType.TEXT,
+    source="",
+    target="agent",
+    payload=TextPayload(text="-"),
+    channel="",
+)
+
+
 class Hub:
     """What all connections share."""
 
@@ -89,7 +97,7 @@ class ConnectionChannel(Channel, ABC):
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._unsettled[id(inbound)] = (connection, future)
         await self._queue.put(inbound)
-        return await asyncio.shield(future)
+        return await future
 
     def settle(self, inbound: Inbound, receipt: Receipt) -> None:
         connection, future = self._unsettled.pop(id(inbound))
@@ -179,28 +187,18 @@ class Connection:
         if receipt.stored and receipt.session_id:
             self.enter(receipt.session_id)
             if inbound.msg_type is MessageType.TEXT:
-                data = {
-                    "reply_to": inbound.msg_id,
-                    "status": receipt.status,
-                    "session_id": receipt.session_id,
-                    "turn_id": receipt.turn_id,
-                }
-                self.write(
-                    event_message(
-                        "message.accepted",
-                        data,
-                        target=target,
-                        session_id=receipt.session_id,
-                        turn_id=receipt.turn_id,
-                    ).to_json()
-                )
+                ids = {"session_id": receipt.session_id, "turn_id": receipt.turn_id}
+                data = {"reply_to": inbound.msg_id, "status": receipt.status, **ids}
+                self.write(event_frame("message.accepted", data, target=target, **ids))
             if receipt.status == "duplicate":
                 self._replay_end(receipt.turn_id)  # for clients that only send again
         elif receipt.status == "answered":
             if receipt.session_id:
                 self.enter(receipt.session_id)
             result = receipt.result or {}
-            self.write(command_result(inbound.msg_id, receipt.name or "", result, target=target).to_json())
+            name = receipt.name or ""
+            told = {"reply_to": inbound.msg_id, "name": name, "ok": True, "result": result}
+            self.write(event_frame("command.result", told, target=target))
             if receipt.name == "resume" and receipt.session_id:
                 self._resume(receipt.session_id, inbound)
         else:
@@ -238,19 +236,20 @@ class Connection:
         named = payload.session_id if isinstance(payload, TextPayload) else payload.args.get("session_id")
         if not isinstance(named, str) and self.current and not self._hub.turns.has_session(self.current):
             self.current = None  # it expired or was deleted, so the next text begins a new one
-        return Inbound.model_construct(
-            msg_id=message.msg_id,
-            msg_type=MessageType(message.msg_type),
-            source=f"{self._channel.name}:{self.user_id}",
-            target="agent",
-            payload=payload,
-            timestamp=now(),
-            channel=self._channel.name,
-            sender=self.user_id,
-            user_id=self.user_id,
-            session_id=named if isinstance(named, str) else self.current,
-            asks=True,
-            typed=self._channel.typed,
+        # A copy of a blank one: what came is validated, and ten defaults a message need not be looked up again.
+        return _BLANK.model_copy(
+            update={
+                "msg_id": message.msg_id,
+                "msg_type": MessageType(message.msg_type),
+                "source": f"{self._channel.name}:{self.user_id}",
+                "payload": payload,
+                "timestamp": now(),
+                "channel": self._channel.name,
+                "sender": self.user_id,
+                "user_id": self.user_id,
+                "session_id": named if isinstance(named, str) else self.current,
+                "typed": self._channel.typed,
+            }
         )
 
     def _refuse(self, code: str, message: str, reply_to: str | None) -> None:

@@ -141,14 +141,17 @@ class LiveEvent:
         )
 
 
-def event_frame(name: str, data: dict[str, Any], *, target: str, session_id: str) -> str:
-    """Such an event about a session as it goes over the wire."""
+def event_frame(
+    name: str, data: dict[str, Any], *, target: str, session_id: str | None = None, turn_id: str | None = None
+) -> str:
+    """`event_message` as it goes over the wire, without the model in between."""
+    payload = {"name": name, "session_id": session_id, "turn_id": turn_id, "data": data}
     frame = {
         "msg_id": new_id("evt"),
         "msg_type": "event",
         "source": "gateway",
         "target": target,
-        "payload": {"name": name, "session_id": session_id, "data": data},
+        "payload": {key: value for key, value in payload.items() if value is not None},
         "timestamp": now(),
     }
     return encode_json(frame).decode()

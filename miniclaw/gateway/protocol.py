@@ -10,7 +10,6 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -259,17 +258,21 @@ def parse_frame(data: str | bytes) -> _InboundText | _InboundCommand:
         raise ProtocolError("bad_json", f"The frame is not JSON: {_first_line(error)}.") from error
     if not isinstance(value, dict):
         raise ProtocolError("bad_json", "The frame must be a JSON object.")
-    raw_id = value.get("msg_id")
-    reply_to = raw_id if isinstance(raw_id, str) and re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", raw_id) else None
     try:
         message = _INBOUND.validate_python(value)
     except ValidationError as error:
-        raise ProtocolError("bad_message", _describe(error), reply_to=reply_to) from error
-    if has_unreadable(message.payload.model_dump()):
-        raise ProtocolError(
-            "bad_message", "The text holds a lone surrogate or a NUL character.", reply_to=reply_to
-        )
+        raise ProtocolError("bad_message", _describe(error), reply_to=_id_of(value)) from error
+    # Such a character can only come as an escape: raw ones are no JSON and no UTF-8.
+    may_hold = "\\u" in data if isinstance(data, str) else b"\\u" in data
+    if may_hold and has_unreadable(message.payload.model_dump()):
+        text = "The text holds a lone surrogate or a NUL character."
+        raise ProtocolError("bad_message", text, reply_to=message.msg_id)
     return message
+
+
+def _id_of(value: dict[str, Any]) -> str | None:
+    raw_id = value.get("msg_id")
+    return raw_id if isinstance(raw_id, str) and re.fullmatch(r"[A-Za-z0-9._:-]{1,128}", raw_id) else None
 
 
 def plain_text(text: str) -> str:
@@ -280,10 +283,10 @@ def plain_text(text: str) -> str:
 def has_unreadable(value: object) -> bool:
     """Whether any text in a value holds a lone surrogate or NUL, which no store or peer can take."""
     if isinstance(value, str):
-        return _UNREADABLE.search(value) is not None
-    if isinstance(value, Mapping):
+        return _UNREADABLE.search(value) is not None if value else False
+    if isinstance(value, dict):
         return any(has_unreadable(key) or has_unreadable(item) for key, item in value.items())
-    if isinstance(value, Sequence):
+    if isinstance(value, list | tuple):
         return any(map(has_unreadable, value))
     return False
 
