@@ -47,8 +47,8 @@ format: $(DEV_STAMP) ## rewrite the code in the project's format
 docs: $(RUN_STAMP) ## write docs/configuration.md from the settings
 	$(BIN)/python scripts/configuration.py
 
-bench: $(DEV_STAMP) ## measure the cost of a turn and of a frame; HARNESS=DIR compares with an outside harness
-	$(BIN)/python bench/turn.py
+bench: $(DEV_STAMP) ## measure everything and write bench/RESULTS.md; ARGS="turn gateway" only some
+	$(BIN)/python bench/run.py $(ARGS)
 
 chaos: $(DEV_STAMP) ## 200 conversations through ten kills, and 20 through fifty
 	$(BIN)/python scripts/chaos.py --sessions 200 --messages 5 --kills 10 $(ARGS)

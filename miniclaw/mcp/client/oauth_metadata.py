@@ -14,8 +14,6 @@ from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from miniclaw.errors import MCPUnavailable
 
 __all__ = ["Challenge", "LoginServer", "Resource", "fetch_json", "find_login_server", "find_resource"]
@@ -184,6 +182,8 @@ async def fetch_json(
     Raises:
         MCPUnavailable: the place cannot be reached, or is not safe.
     """
+    import aiohttp  # 12 MB, which a server on stdio without remote servers does without
+
     _check_url(url)
     verb = "GET" if form is None and body is None else "POST"
     timeout = aiohttp.ClientTimeout(total=SECONDS)
