@@ -17,8 +17,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,6 +63,9 @@ class Calls(Protocol):
     """Sends one call and waits for its answer."""
 
     async def __call__(self) -> None: ...
+
+
+Makes = Callable[[], AbstractAsyncContextManager[tuple[int, Calls]]]
 
 
 @asynccontextmanager
@@ -130,7 +133,9 @@ async def over_http(home: str) -> AsyncIterator[tuple[int, Calls]]:
             yield pid, call
 
 
-async def measure(server_of: Any, calls: int) -> list[tuple[float, float, float]]:
+async def measure(
+    server_of: AbstractAsyncContextManager[tuple[int, Calls]], calls: int
+) -> list[tuple[float, float, float]]:
     """(us CPU a call, calls a second, MB) one at a time and 32 at once."""
     results = []
     async with server_of as (pid, call):
@@ -164,7 +169,7 @@ def main() -> None:
         (Path(home) / "tools").mkdir()
         (Path(home) / "tools" / "echo.py").write_text(TOOL, encoding="utf-8")
         stdio = [sys.executable, "-m", "miniclaw", "mcp", "serve", "--data-dir", home]
-        servers = {
+        servers: dict[str, Makes] = {
             "bare, stdio": lambda: over_stdio([sys.executable, "-c", BARE]),
             "miniclaw, stdio": lambda: over_stdio(stdio),
             "miniclaw, HTTP": lambda: over_http(home),

@@ -50,8 +50,7 @@ def run(name: str) -> tuple[str, bool, float]:
         done = subprocess.run(
             [sys.executable, str(BENCH / f"{name}.py")],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             encoding="utf-8",
             timeout=LIMIT_SECONDS,
         )
