@@ -1,7 +1,5 @@
 """用别人的工具：握手，列出来，变成我们的。"""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
@@ -12,15 +10,15 @@ from day8_mcp.link import HttpLink, StdioLink
 from day8_mcp.protocol import HANDSHAKE, MCPError, MCPUnavailable, Request, encode
 
 ABOUT: Final = {"name": "miniclaw", "version": "0.1.0"}
-MAX_TOOLS: Final = 1000  # 没有尽头的清单，到此为止
+MAX_PAGES: Final = 50  # 没有尽头的清单，到此为止
 
 
 class MCPClient:
     """到一个服务器的连接：`async with MCPClient(lambda: StdioLink([…], env={})) as client`。"""
 
     def __init__(self, link: Callable[[], StdioLink | HttpLink], *, call_seconds: float = 60.0) -> None:
-        self.version = ""
-        self._link, self._call_seconds, self._ids = link(), call_seconds, itertools.count(1)
+        self._link, self._call_seconds = link(), call_seconds
+        self._ids, self.version = itertools.count(1), ""
 
     async def __aenter__(self) -> Self:
         try:
@@ -53,11 +51,15 @@ class MCPClient:
             raise MCPUnavailable(f"`{method}` was not answered in {self._call_seconds:g} s.") from error
 
     async def list_tools(self) -> list[dict[str, Any]]:
-        page = await self.request("tools/list")
-        found: list[dict[str, Any]] = page.get("tools", [])
-        while (cursor := page.get("nextCursor")) and len(found) < MAX_TOOLS:
-            page = await self.request("tools/list", {"cursor": cursor})
-            found += page.get("tools", [])
+        found, wanted = list[dict[str, Any]](), dict[str, Any]()
+        for _ in range(MAX_PAGES):
+            page = await self.request("tools/list", wanted)
+            rows, wanted = page.get("tools"), {"cursor": page.get("nextCursor")}
+            if not isinstance(rows, list) or not all(isinstance(one, dict) and "name" in one for one in rows):
+                raise MCPUnavailable("The server lists its tools in a way that is not understood.")
+            found += rows
+            if not wanted["cursor"]:
+                break
         return found
 
     async def call_tool(self, name: str, arguments: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -73,17 +75,17 @@ class RemoteTool(Tool):
         self.name, self._server, self._server_name = name, server, server_name
         self._remote_name = str(listed["name"])
         self.description = str(listed.get("description") or self._remote_name)
-        self.parameters = listed.get("inputSchema") or {"type": "object", "properties": {}}
-        only_reads = is_trusted and (listed.get("annotations") or {}).get("readOnlyHint") is True
-        self.risk = "read" if only_reads else "write"
+        schema, notes = listed.get("inputSchema"), listed.get("annotations")
+        self.parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+        only_reads = isinstance(notes, dict) and notes.get("readOnlyHint") is True
+        self.risk = "read" if is_trusted and only_reads else "write"
 
     async def execute(self, **kwargs: Any) -> ToolResult:
         try:
             result = await self._server.call_tool(self._remote_name, kwargs)
         except MCPError as error:
             raise ToolError(f"The MCP server `{self._server_name}`: {error}") from error
-        blocks = [block for block in result.get("content", []) if isinstance(block, dict)]
+        blocks = [block for block in result.get("content") or () if isinstance(block, dict)]
         text = "\n\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in blocks)
-        return (
-            ToolResult.failure(text) if result.get("isError") else ToolResult(content=text or "(no output)")
-        )
+        failed = result.get("isError")
+        return ToolResult.failure(text) if failed else ToolResult(content=text or "(no output)")

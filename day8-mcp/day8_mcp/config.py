@@ -1,7 +1,5 @@
 """`mcp.json`：用哪些服务器。和 Claude Desktop 的 `mcpServers` 一个写法，可以整段抄过来。"""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """到一个服务器的线：一个子进程的标准输入输出，或者一个 URL。"""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os
@@ -17,8 +15,8 @@ import aiohttp
 from day8_mcp.protocol import MCPError, MCPUnavailable, Message, Request, Response, decode, encode
 
 logger = logging.getLogger(__name__)
-
 MAX_LINE: Final = 2**24
+KINDS: Final = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 END_SECONDS: Final = 2.0  # 关掉它的输入以后等多久，再用信号
 PASSED_ON: Final = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "SYSTEMROOT", "TEMP")  # 别的可能是密钥
 
@@ -43,7 +41,7 @@ class StdioLink:
     async def _read(self, process: Process) -> None:
         """读到它关掉输出为止；还在等的，到这里就等不到了。"""
         assert process.stdout is not None
-        with suppress(ValueError):  # 一行太长，这条线就废了
+        try:
             while line := await process.stdout.readline():
                 try:
                     message = decode(line)
@@ -53,6 +51,11 @@ class StdioLink:
                 future = self._pending.pop(str(message.id), None) if isinstance(message, Response) else None
                 if isinstance(message, Response) and future and not future.done():
                     future.set_result(message)
+        except ValueError:  # 一行太长，这条线就废了
+            logger.warning("%s writes a line of more than %d bytes; it is ended", self._name, MAX_LINE)
+            _kill(process)
+            while await process.stdout.read(2**16):  # 没读完的管道关不上，`close` 就等不到头
+                pass
         for future in (one for one in self._pending.values() if not one.done()):
             future.set_exception(MCPUnavailable(f"The server {self._name} ended without an answer."))
 
@@ -78,21 +81,23 @@ class StdioLink:
         if process is None or process.stdin is None:
             return
         process.stdin.close()
-        ended = asyncio.create_task(process.wait())
-        await asyncio.wait({ended}, timeout=END_SECONDS)
-        with suppress(ProcessLookupError, PermissionError):
-            process.kill() if sys.platform == "win32" else os.killpg(process.pid, signal.SIGKILL)
-        await ended
-        await self._reading
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), END_SECONDS)
+        _kill(process)
+        await asyncio.gather(process.wait(), self._reading)
+
+
+def _kill(process: Process) -> None:
+    """连它生的进程一起；已经走了就算了。"""
+    with suppress(ProcessLookupError, PermissionError):
+        process.kill() if sys.platform == "win32" else os.killpg(process.pid, signal.SIGKILL)
 
 
 class HttpLink:
     """一个 URL，一条消息一个 POST；回答是 JSON，或者一条事件流。"""
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
-        self._url = url
-        self._headers = {"Content-Type": "application/json", **(headers or {})}
-        self._headers["Accept"] = "application/json, text/event-stream"
+        self._url, self._headers = url, {**(headers or {}), **KINDS}
         self._http: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
@@ -111,7 +116,7 @@ class HttpLink:
             pass
 
     async def _post(self, body: bytes) -> AsyncIterator[Message]:
-        if self._http is None:
+        if self._http is None or self._http.closed:
             raise MCPUnavailable("The connection was closed.")
         try:
             async with self._http.post(self._url, data=body, headers=self._headers) as response:
@@ -130,13 +135,13 @@ class HttpLink:
 
     async def close(self) -> None:
         if self._http is not None:
-            http, self._http = self._http, None
-            await http.close()
+            await self._http.close()
 
 
 def unpacked(response: Response) -> dict[str, Any]:
     """结果；没成就抛 `MCPError`。"""
     if response.error is None and isinstance(response.result, dict):
         return response.result
-    error = response.error or {}
-    raise MCPError(int(error.get("code", 0)), str(error.get("message", "The server gave no reason.")))
+    error = response.error if isinstance(response.error, dict) else {}
+    code, reason = error.get("code"), error.get("message") or "The server gave no reason."
+    raise MCPError(code if isinstance(code, int) else 0, str(reason))

@@ -1,10 +1,7 @@
 """JSON-RPC 2.0：字节进来，有类型的消息出去，反过来也一样。不碰任何管道和套接字。"""
 
-from __future__ import annotations
-
 import json
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from day1_gateway import MiniClawError
 
@@ -28,16 +25,14 @@ class MCPUnavailable(MCPError):
         super().__init__(INTERNAL_ERROR, message)
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(NamedTuple):
     """从不回答的。"""
 
     method: str
     params: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """要回答的。"""
 
     id: str | int
@@ -45,13 +40,12 @@ class Request:
     params: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
-    """对一个请求的回答；成了有 `result`，没成有 `error`。"""
+class Response(NamedTuple):
+    """对一个请求的回答；成了有 `result`，没成有 `error`。里面是什么，对方说了算。"""
 
     id: object
-    result: dict[str, Any] | None
-    error: dict[str, Any] | None
+    result: Any
+    error: Any
 
 
 Message = Request | Notification | Response

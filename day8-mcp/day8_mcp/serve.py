@@ -1,23 +1,22 @@
 """把服务器接到线上：标准输入输出，或者 HTTP 的一个路径。"""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import os
+import re
 import sys
 import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import Final
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from day8_mcp.protocol import MCPError, decode, encode_error
+from day8_mcp.protocol import HANDSHAKE, INVALID_REQUEST, MCPError, decode, encode_error
 from day8_mcp.server import MCPServer, Session
 
 MAX_LINE: Final = 4 * 1024 * 1024
+LOCAL: Final = re.compile(r"https?://(localhost|127\.0\.0\.1)(:\d+)?")  # 本机的网页
 EOF_SECONDS: Final = 0.5  # 输入结束时，还在跑的请求再给多久
 
 
@@ -65,7 +64,7 @@ class McpHttp:
 
     async def handle(self, request: web.Request, user: str) -> web.StreamResponse:
         """回答一个已经验明身份的请求；从别的网页来的一律不收。"""
-        if urlsplit(request.headers.get("Origin", "//localhost")).hostname not in ("localhost", "127.0.0.1"):
+        if not LOCAL.fullmatch(request.headers.get("Origin", "http://localhost")):
             return web.Response(status=403)
         if request.method != "POST":
             return web.Response(status=405, headers={"Allow": "POST"})
@@ -73,6 +72,8 @@ class McpHttp:
         session = Session(self._server, answers.append)
         session.version = request.headers.get("MCP-Protocol-Version", "2025-03-26")  # 没写的，规定当成它
         try:
+            if session.version not in (*HANDSHAKE, "2025-03-26"):
+                raise MCPError(INVALID_REQUEST, f"The version {session.version[:40]} is not spoken here.")
             message = decode(await request.read())
             if (task := session.receive(message)) is not None:
                 await asyncio.wait({task})

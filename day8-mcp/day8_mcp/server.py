@@ -14,6 +14,7 @@ from day8_mcp.protocol import HANDSHAKE, INVALID_PARAMS, MCPError, Message, Requ
 logger = logging.getLogger(__name__)
 
 MAX_CALLS: Final = 64  # 一个客户端同时最多几个请求，再多就拒绝
+READS: Final = {"annotations": {"readOnlyHint": True}}  # 信得过我们的，用的时候就不用问人
 Send = Callable[[bytes], None]
 
 
@@ -32,7 +33,7 @@ class RegistryTools:
 
     async def list_tools(self, call: Call) -> Sequence[dict[str, Any]]:
         return [
-            {"name": tool.name, "description": tool.description, "inputSchema": tool.parameters}
+            {"name": tool.name, "description": tool.description, "inputSchema": tool.parameters, **READS}
             for name in self._registry.names()
             if (tool := self._registry.find(name)) and tool.risk == "read"
         ]

@@ -39,7 +39,10 @@ for line in sys.stdin:
     elif method == "tools/call" and message["params"]["name"] == "die":
         sys.exit(3)
     elif method == "tools/call" and message["params"]["name"] == "refuse":
-        send(id=number, error={"code": -32602, "message": "no such tool"})
+        wrong = {"code": -32602, "message": "no such tool"}
+        send(id=number, error=message["params"]["arguments"].get("error", wrong))
+    elif method == "tools/call" and message["params"]["name"] == "flood":
+        print("x" * 500_000, flush=True)
 """
 
 
@@ -90,6 +93,45 @@ async def test_a_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
         client._call_seconds = 0.05
         with pytest.raises(MCPUnavailable, match=r"`tools/call` was not answered in 0\.05 s"):
             await client.call_tool("silent")
+
+
+async def test_a_line_without_end_ends_the_server_and_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "MAX_LINE", 1000)  # 下面写的超过两倍：管道停下来，没人读就关不上
+    async with asyncio.timeout(20), fake(tmp_path) as client:
+        for reason in ("ended without an answer", "does not run"):
+            with pytest.raises(MCPUnavailable, match=reason):
+                await client.call_tool("flood")
+
+
+@pytest.mark.parametrize("error", ['"no"', "[1]", '{"code": "x"}', "5"])
+async def test_an_error_of_any_shape_is_an_error_of_ours(tmp_path: Path, error: str) -> None:
+    async with asyncio.timeout(20), fake(tmp_path) as client:
+        with pytest.raises(MCPError, match="gave no reason"):
+            await client.call_tool("refuse", {"error": json.loads(error)})
+
+
+@pytest.mark.parametrize("tools", [None, 5, {}, [5], [{"description": "x"}]])
+async def test_a_list_of_tools_that_is_none_is_told(tools: Any) -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        message = await request.json()
+        result = {"protocolVersion": "2025-06-18", "tools": tools}
+        return web.json_response({"jsonrpc": "2.0", "id": message.get("id"), "result": result})
+
+    async with asyncio.timeout(5), served(handle) as url, MCPClient(lambda: HttpLink(url)) as client:
+        with pytest.raises(MCPError, match="lists its tools"):
+            await client.list_tools()
+
+
+async def test_a_list_without_end_comes_to_an_end() -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        message = await request.json()
+        result = {"protocolVersion": "2025-06-18", "tools": [], "nextCursor": "more"}
+        return web.json_response({"jsonrpc": "2.0", "id": message.get("id"), "result": result})
+
+    async with asyncio.timeout(5), served(handle) as url, MCPClient(lambda: HttpLink(url)) as client:
+        assert await client.list_tools() == []
 
 
 async def test_a_version_that_nobody_speaks_here_ends_the_connection(tmp_path: Path) -> None:

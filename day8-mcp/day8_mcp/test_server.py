@@ -86,6 +86,7 @@ async def test_only_tools_that_read_are_offered_and_run(talk: Talk) -> None:
     tools = (await talk.ask("tools/list"))["result"]["tools"]
     assert [one["name"] for one in tools] == ["get_order_status", "wait"]
     assert tools[0]["inputSchema"]["required"] == ["order_id"]
+    assert tools[0]["annotations"] == {"readOnlyHint": True}
     answer = await talk.ask("tools/call", name="get_order_status", arguments={"order_id": "4471"})
     assert "顺丰" in answer["result"]["content"][0]["text"] and answer["result"]["isError"] is False
     refused = await talk.ask("tools/call", name="refund", arguments={"order_id": "4471"})
@@ -171,6 +172,10 @@ async def url() -> AsyncIterator[str]:
         (b"{", {}, 400, "-32700"),
         (b"{}", {"Origin": "https://evil.example"}, 403, ""),
         (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {"Origin": "http://localhost:3000"}, 200, "result"),
+        (b"{}", {"Origin": "http://["}, 403, ""),
+        (b"{}", {"Origin": "http://localhost.evil.example"}, 403, ""),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {"MCP-Protocol-Version": "2025-06-18"}, 200, "result"),
+        (b'{"jsonrpc":"2.0","id":1,"method":"ping"}', {"MCP-Protocol-Version": "2099-01-01"}, 400, "2099"),
     ],
 )
 async def test_http_answers_one_message_a_post(

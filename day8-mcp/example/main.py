@@ -41,7 +41,7 @@ from day4_agent import (
 from day5_tools import ApprovalTools, FilteredTools, Tool, ToolRegistry, calculator_tool, tool
 from day6_skills import SkillManager, skill_tools
 from day7_memory import LongTermMemory, SystemPromptBuilder
-from day8_mcp import MCPClient, RemoteTool, StdioLink, read_servers
+from day8_mcp import HttpLink, MCPClient, MCPError, RemoteTool, StdioLink, read_servers
 from day8_mcp.config import ServerConfig
 
 HERE = Path(__file__).parent
@@ -81,7 +81,9 @@ async def ask_owner(tool: Tool, arguments: Mapping[str, Any], _: object) -> str 
     return "the owner allows 10 yuan at most"
 
 
-def _stdio(name: str, config: ServerConfig) -> StdioLink:
+def _link(name: str, config: ServerConfig) -> StdioLink | HttpLink:
+    if config.url:
+        return HttpLink(config.url, headers=config.headers)
     return StdioLink([config.command, *config.args], env=config.env, name=name)
 
 
@@ -102,15 +104,21 @@ class Shop:
 
     # region connect
     async def connect(self, file: Path, stack: AsyncExitStack) -> None:
-        """`mcp.json` 里的服务器，连上一个，登记一个的工具；`stack` 负责最后断开。"""
-        for name, config in read_servers(file).servers.items():
-            client = await stack.enter_async_context(MCPClient(partial(_stdio, name, config)))
-            for listed in await client.list_tools():
+        """`mcp.json` 里的服务器，连上一个，登记一个的工具；连不上的说一声。`stack` 负责最后断开。"""
+        servers, broken = read_servers(file)
+        for reason in broken.values():
+            print(f"  [没有接上] {reason}")
+        for name, config in servers.items():
+            try:
+                client = await stack.enter_async_context(MCPClient(partial(_link, name, config)))
+                rows = await client.list_tools()
+            except MCPError as error:
+                print(f"  [没有接上] {name}: {error}")
+                continue
+            for listed in rows:
                 remote = f"mcp__{name}__{listed['name']}"
-                trusted = config.trusted
-                self.registry.register(
-                    RemoteTool(client, remote, server_name=name, listed=listed, is_trusted=trusted)
-                )
+                more: Any = {"server_name": name, "listed": listed, "is_trusted": config.trusted}
+                self.registry.register(RemoteTool(client, remote, **more))
 
     # endregion
 
@@ -169,7 +177,8 @@ async def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         env = {"PYTHONPATH": os.pathsep.join(sys.path)}  # 子进程只得到写在这里的
-        entry = {"command": sys.executable, "args": [str(HERE / "server.py")], "env": env}
+        server = str(HERE / "server.py")
+        entry = {"command": sys.executable, "args": [server], "env": env, "trusted": True}  # 自家的，信得过
         (directory / "mcp.json").write_text(json.dumps({"mcpServers": {"shop": entry}}), encoding="utf-8")
         shop = Shop(directory)
         async with AsyncExitStack() as stack:
