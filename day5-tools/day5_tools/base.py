@@ -1,7 +1,5 @@
 """工具是什么，它错了怎么说。"""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Literal

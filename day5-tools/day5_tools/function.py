@@ -1,16 +1,14 @@
 """`@tool`：一个有类型的函数，变成一个工具。Schema 和检查都从注解里来，只做一次。"""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, get_type_hints, overload
+from typing import Annotated, Any, get_type_hints, overload
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 
 from day4_agent import ToolResult
 from day5_tools.base import ConfigError, Risk, Tool, bad_arguments
@@ -62,14 +60,19 @@ def tool(
     """`@tool` 或 `@tool(risk="read")`：说明取自 docstring 的第一段和 `Args:` 里的每一行。"""
 
     def make(function: Callable[..., Any]) -> FunctionTool:
-        tool_name = name or function.__name__
-        model = _arguments_model(tool_name, function)
+        tool_name = name or str(getattr(function, "__name__", function))
         description, documented = _read_docstring(inspect.getdoc(function) or "")
+        try:
+            model = _arguments_model(tool_name, function)
+            parameters = _schema(model, documented)
+        except (NameError, TypeError, ValueError, PydanticUserError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ConfigError(f"Tool `{tool_name}`: its signature cannot be read: {reason}") from error
         return FunctionTool(
             function,
             name=tool_name,
             description=description or tool_name.replace("_", " "),
-            parameters=_schema(model, documented),
+            parameters=parameters,
             validate=partial(_validate, model),
             risk=risk,
             timeout=timeout,
@@ -88,7 +91,8 @@ def _arguments_model(name: str, function: Callable[..., Any]) -> type[BaseModel]
         if parameter.name not in hints:
             raise ConfigError(f"Tool `{name}`: parameter `{parameter.name}` needs a type annotation.")
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hints[parameter.name], default)
+        # 另起名字：`_x`、`json` 这样的，Pydantic 自己要用。
+        fields[f"p{len(fields)}"] = (Annotated[hints[parameter.name], Field(alias=parameter.name)], default)
     return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
 
 
@@ -99,7 +103,7 @@ def _validate(model: type[BaseModel], arguments: Mapping[str, Any]) -> dict[str,
     except ValidationError as error:
         found = error.errors(include_url=False, include_input=False, include_context=False)
         raise bad_arguments(f"`{'.'.join(map(str, one['loc']))}`: {one['msg']}" for one in found) from None
-    return {name: getattr(values, name) for name in model.model_fields}
+    return {str(field.alias): getattr(values, name) for name, field in model.model_fields.items()}
 
 
 def _schema(model: type[BaseModel], documented: Mapping[str, str]) -> dict[str, Any]:

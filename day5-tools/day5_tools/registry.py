@@ -1,7 +1,5 @@
 """一组工具：告诉模型有哪些，并且是唯一执行调用的地方。"""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re
@@ -83,16 +81,18 @@ class ToolRegistry:
             known = ", ".join(self.names())
             return ToolResult.failure(f"There is no tool `{name}`. The tools are: {known or 'none'}.")
         seconds = self._default_timeout if tool.timeout is None else tool.timeout
+        limit = asyncio.timeout(seconds)
         try:
             by_schema = partial(check_arguments, tool.parameters)
             values = (tool.validate if isinstance(tool, FunctionTool) else by_schema)(arguments)
-            async with asyncio.timeout(seconds):
+            async with limit:
                 return self._fitted(await tool.execute(**values))
         except ToolError as error:
             return ToolResult.failure(str(error))
-        except TimeoutError:
-            return ToolResult.failure(f"`{name}` did not finish within {seconds:g} s; its effect is unknown.")
         except Exception as error:
+            if isinstance(error, TimeoutError) and limit.expired():  # 函数自己也会抛 TimeoutError
+                message = f"`{name}` did not finish within {seconds:g} s; its effect is unknown."
+                return ToolResult.failure(message)
             logger.exception("tool %s failed", name)  # 细节只进日志
             return ToolResult.failure(f"`{name}` failed inside ({type(error).__name__}). Find another way.")
 

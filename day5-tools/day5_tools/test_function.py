@@ -1,7 +1,9 @@
 """`@tool`：签名写了什么，模型就看到什么。"""
 
 import threading
-from typing import Annotated, Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import Field
@@ -81,7 +83,28 @@ def test_a_signature_that_a_model_cannot_fill_is_refused_at_once() -> None:
     def anything(*order_ids: str) -> str:
         return str(order_ids)
 
-    for function in (untyped, anything):
-        with pytest.raises(ConfigError):
+    def unknown(order_id: "Nowhere") -> str:  # type: ignore[name-defined] # noqa: F821 - 就是没有
+        return str(order_id)
+
+    def unreadable(lock: threading.Thread, call: Callable[[], int]) -> str:
+        return str(lock)
+
+    def no_schema(call: Callable[[], int]) -> str:
+        return str(call)
+
+    functions: list[Any] = [untyped, anything, unknown, unreadable, no_schema, partial(print), int]
+    for function in functions:
+        with pytest.raises(ConfigError, match="Tool `"):
             tool(function)
     assert isinstance(find_parcel, FunctionTool)
+
+
+async def test_a_parameter_may_have_a_name_that_pydantic_uses_itself() -> None:
+    @tool
+    def odd(_x: str, model_config: int, json: str = "j", model_dump: str = "d") -> list[object]:
+        return [_x, model_config, json, model_dump]
+
+    assert list(odd.parameters["properties"]) == ["_x", "model_config", "json", "model_dump"]
+    result = await ToolRegistry([odd]).execute("odd", {"_x": "a", "model_config": 1, "json": "b"})
+    assert result.data == ["a", 1, "b", "d"]
+    assert "`_x`" in (await ToolRegistry([odd]).execute("odd", {"model_config": 1})).content

@@ -33,6 +33,11 @@ async def hangs() -> str:
 
 
 @tool
+async def times_out() -> str:
+    raise TimeoutError("the parcel service is slow")
+
+
+@tool
 async def talks() -> str:
     return "字" * 30
 
@@ -101,6 +106,8 @@ async def test_a_fault_inside_is_for_the_log_and_not_for_the_model(caplog: pytes
 
 async def test_a_tool_has_its_own_time_or_that_of_the_registry() -> None:
     assert "within 0.01 s" in (await ToolRegistry([hangs]).execute("hangs", {})).content
+    own = await ToolRegistry([times_out]).execute("times_out", {})
+    assert "failed inside (TimeoutError)" in own.content  # 它自己抛的，不是我们的时限
     hangs_on = Hangs()
     assert (
         "within 0.02 s" in (await ToolRegistry([hangs_on], default_timeout=0.02).execute("wait", {})).content

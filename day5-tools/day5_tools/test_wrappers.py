@@ -24,7 +24,9 @@ async def test_a_tool_that_is_filtered_out_is_as_if_it_were_not_there() -> None:
     box = FilteredTools(ToolRegistry([look, refund]), lambda name: name == "look")
     assert names(box) == ["look"] and box.find("refund") is None
     assert (await box.execute("look", {})).content == "看见了"
-    assert "no tool `refund`" in (await box.execute("refund", {"order_id": "4471"})).content
+    for name in ("refund", "fly"):
+        answer = (await box.execute(name, {"order_id": "4471"})).content
+        assert f"no tool `{name}` here. The tools are: look." in answer
 
 
 async def test_only_what_changes_something_is_asked_about() -> None:

@@ -1,7 +1,5 @@
 """套在工具箱外面的工具箱：只露出几样，或者动手之前先问人。"""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -34,7 +32,8 @@ class FilteredTools:
 
     async def execute(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         if self.find(name) is None:
-            return ToolResult.failure(f"There is no tool `{name}` here.")
+            known = ", ".join(row["function"]["name"] for row in self.get_openai_tools())
+            return ToolResult.failure(f"There is no tool `{name}` here. The tools are: {known or 'none'}.")
         return await self._inner.execute(name, arguments)
 
 

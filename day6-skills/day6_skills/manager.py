@@ -30,7 +30,7 @@ class SkillManager:
 
     Args:
         directories: 到哪里找；重名的，排在前面的算数。
-        tools: 现在有哪些工具；缺工具的技能不拿出来。
+        tools: 现在有哪些工具；缺工具的技能不拿出来。不给，就当技能要的都有。
     """
 
     def __init__(
@@ -88,10 +88,12 @@ class SkillManager:
         return frozenset(active) - {name}
 
     def tools_for(self, active: Collection[str]) -> frozenset[str] | None:
-        """正在用的技能说“这些就够了”的工具；谁也没限就是 `None`。"""
-        known = frozenset(self._tools() if self._tools else ())
+        """正在用的技能说“这些就够了”的工具；谁也没限，或者说的这里一样也没有，就是 `None`。"""
         chosen = [skill for name in active if (skill := self.get(name)) is not None]
-        named = {tool for skill in chosen for tool in skill.allowed_tools} & known
+        wished = {tool for skill in chosen for tool in skill.allowed_tools}
+        named = wished if self._tools is None else wished & frozenset(self._tools())
+        if wished and not named:  # 别家的技能，或者写错了字
+            logger.warning("there is no tool called %s; nothing is narrowed", ", ".join(sorted(wished)))
         required = {tool for skill in chosen for tool in skill.required_tools}
         return frozenset(named | required | READING) if named else None
 

@@ -61,7 +61,9 @@ async def test_an_active_skill_is_in_the_prompt_and_its_tools_are_all_there_are(
     system = skills.prompt(active, token_limit=1000)
     provider, results = await run(box, system, wants("calculator", expression="1+1"), LLMResponse(text="好"))
     assert "先查再退。" in provider.requests[0][0]["content"]
-    assert results == ["Error: There is no tool `calculator` here."]
+    assert results == [
+        "Error: There is no tool `calculator` here. The tools are: get_order_status, load_skill."
+    ]
     assert [row["function"]["name"] for row in box.get_openai_tools()] == ["get_order_status", "load_skill"]
 
 

@@ -58,8 +58,21 @@ def test_an_active_skill_narrows_the_tools_to_those_that_are_enough(manager: Ski
     assert manager.tools_for(()) is None and manager.tools_for({"refund"}) is None
     assert manager.tools_for({"sums"}) == frozenset({"calculator", "load_skill"})
     assert manager.tools_for({"sums", "refund", "gone"}) == frozenset({"calculator", "refund", "load_skill"})
-    manager.register(skill("foreign", allowed_tools=("elsewhere",)))
+
+
+def test_names_of_tools_that_are_not_here_narrow_nothing_and_are_told(
+    manager: SkillManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager.register(skill("foreign", allowed_tools=("calculater",)))
     assert manager.tools_for({"foreign"}) is None
+    assert "no tool called calculater" in caplog.text
+
+
+def test_a_manager_that_does_not_know_the_tools_believes_the_skills() -> None:
+    manager = SkillManager()
+    manager.register(skill("sums", allowed_tools=("calculator",), required_tools=("refund",)))
+    assert manager.activate((), "sums") == {"sums"}
+    assert manager.tools_for({"sums"}) == frozenset({"calculator", "refund", "load_skill"})
 
 
 def test_the_prompt_lists_all_and_shows_only_what_is_active(manager: SkillManager) -> None:

@@ -1,10 +1,9 @@
 """`calculator`：自己走语法树，从不 `eval`。数字、层数、乘方都有上限，什么输入都立刻有结果。"""
 
-from __future__ import annotations
-
 import ast
 import decimal
 import operator
+import re
 from decimal import Decimal
 from typing import Any, Final
 
@@ -12,7 +11,9 @@ from day5_tools.base import Tool, ToolError
 from day5_tools.function import tool
 
 MAX_LENGTH: Final = 200
-CONTEXT: Final = decimal.Context(prec=30, Emax=10_000, Emin=-10_000)
+CONTEXT: Final = decimal.Context(prec=40, Emax=10_000, Emin=-10_000)
+SHOWN: Final = decimal.Context(prec=30)  # 算的时候多十位，1/3*3 才又是 1
+NUMBER: Final = re.compile(r"[\d_.]+(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 OPERATIONS: Final[dict[type[ast.AST], Any]] = {  # 认识的运算，多一样都没有
     **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
     **{ast.Mod: operator.mod, ast.Pow: operator.pow, ast.UAdd: operator.pos, ast.USub: operator.neg},
@@ -23,7 +24,7 @@ def calculate(expression: str) -> Decimal:
     """算式的值；不是算式、太大、没有值，都是 `ToolError`。"""
     if len(expression) > MAX_LENGTH:
         raise ToolError(f"More than {MAX_LENGTH} characters are not calculated at once.")
-    source = expression.strip().replace("^", "**").replace("×", "*").replace("÷", "/")
+    source = " ".join(expression.split()).replace("^", "**").replace("×", "*").replace("÷", "/")
     try:
         with decimal.localcontext(CONTEXT):
             return _value(ast.parse(source, mode="eval").body, source)
@@ -35,14 +36,14 @@ def calculate(expression: str) -> Decimal:
 
 def _value(node: ast.expr, source: str) -> Decimal:
     match node:
-        case ast.Constant(value=int() | float()) if not isinstance(node.value, bool):
+        case ast.Constant() if NUMBER.fullmatch(text := source[node.col_offset : node.end_col_offset]):
             # 取原文，不取 Python 读出来的数：0.1 在那里已经不是 0.1 了。
-            return Decimal(source[node.col_offset : node.end_col_offset])
+            return CONTEXT.plus(Decimal(text))
         case ast.UnaryOp() if type(node.op) in OPERATIONS:
             return Decimal(OPERATIONS[type(node.op)](_value(node.operand, source)))
         case ast.BinOp() if type(node.op) in OPERATIONS:
             return Decimal(OPERATIONS[type(node.op)](_value(node.left, source), _value(node.right, source)))
-    raise ToolError("Only numbers, + - * / % ^ and brackets are understood.")
+    raise ToolError("Only decimal numbers, + - * / % ^ and brackets are understood.")
 
 
 def calculator_tool() -> Tool:
@@ -50,12 +51,12 @@ def calculator_tool() -> Tool:
 
     @tool(name="calculator", risk="read")
     async def calculator(expression: str) -> str:
-        """Calculate an expression exactly.
+        """Calculate an expression in decimal, to 30 digits.
 
         Args:
-            expression: Numbers, + - * / % ^ and brackets, for example (3 + 4) * 1.19.
+            expression: Decimal numbers, + - * / ^, % for the remainder, brackets, such as (3 + 4) * 1.19.
         """
-        value = calculate(expression).normalize(CONTEXT)
-        return f"{value:f}" if abs(value.adjusted()) <= CONTEXT.prec else f"{value:E}"
+        value = calculate(expression).normalize(SHOWN)
+        return f"{value:f}" if abs(value.adjusted()) <= SHOWN.prec else f"{value:E}"
 
     return calculator

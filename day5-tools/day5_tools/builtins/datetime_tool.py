@@ -1,7 +1,5 @@
 """`datetime`：某个时区现在是什么时候。模型自己不知道。"""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime

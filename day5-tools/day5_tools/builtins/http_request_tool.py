@@ -1,7 +1,5 @@
 """`http_request`：读一个公开的网址。地址是模型写的，进门之前先看它到底通到哪里。"""
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import socket
@@ -16,14 +14,17 @@ from day5_tools.function import tool
 
 SECONDS: Final = 20.0
 MAX_BYTES: Final = 200_000
+# 公网的 IPv6 都在这里面；包着一个 IPv4 地址的写法（可能就是 127.0.0.1）在外面，要不就在下面。
+UNICAST: Final = ipaddress.ip_network("2000::/3")
+OTHERS: Final = "2001::/23 2002::/16 3fff::/20 192.0.0.0/24 192.88.99.0/24 168.63.129.16"
+REFUSED: Final = tuple(map(ipaddress.ip_network, OTHERS.split()))  # 最后一个是 Azure 的宿主机
 
 
 def is_public(address: str) -> bool:
     """是不是公网上的普通地址；拿不准就不是。"""
     ip = ipaddress.ip_address(address)
-    if isinstance(ip, ipaddress.IPv6Address) and (ip.ipv4_mapped or ip.sixtofour or ip.teredo):
-        return False  # 里面包着一个 IPv4 地址，可能就是 127.0.0.1
-    return ip.is_global and not ip.is_multicast and address != "168.63.129.16"  # Azure 的宿主机
+    is_ordinary = ip.is_global and not ip.is_multicast and (ip.version == 4 or ip in UNICAST)
+    return is_ordinary and not any(ip in network for network in REFUSED)
 
 
 async def system_resolver(host: str, port: int) -> list[str]:

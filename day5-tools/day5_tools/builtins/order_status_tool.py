@@ -1,7 +1,5 @@
 """`get_order_status`：小店的两张订单。"""
 
-from __future__ import annotations
-
 from typing import Final
 
 from day4_agent import ToolResult
