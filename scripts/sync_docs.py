@@ -182,17 +182,17 @@ def rendered(chapter: Chapter, text: str, problems: list[Problem], *, run: bool)
     return text
 
 
-def wrong_commands(directory: Path, text: str) -> list[Problem]:
-    """Command lines of `console` blocks that name a file or a module that is not there."""
+def wrong_commands(document: str, text: str) -> list[Problem]:
+    """Command lines of `console` blocks, each begun at the root, that name a file or module that is not there."""
     found: list[Problem] = []
     for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
-        here = directory
+        here = ROOT
         for line in block.splitlines():
             if line.startswith(("$ ", "> ")):
                 try:
                     here = _checked(here, line[2:])
                 except ValueError as error:
-                    found.append(f"{directory.name}: `{line[2:]}`: {error}")
+                    found.append(f"{document}: `{line[2:]}`: {error}")
     return found
 
 
@@ -225,10 +225,10 @@ def _checked(here: Path, line: str) -> Path:
 def _directory(here: Path, name: str) -> Path:
     if name == "miniopenclaw":  # a fresh clone
         return ROOT
-    for base in (here, ROOT):
-        if (base / name).is_dir():
-            return (base / name).resolve()
-    raise ValueError(f"there is no directory {name}")
+    found = (here / name).resolve()
+    if not found.is_dir() or not found.is_relative_to(ROOT.resolve()):
+        raise ValueError(f"there is no directory {name} here")
+    return found
 
 
 def _check_requirements(here: Path, rest: list[str]) -> None:
@@ -278,10 +278,10 @@ def sync(*, check: bool, only: set[int] | None = None) -> list[Problem]:
                 path.write_text(content, encoding="utf-8", newline="\n")
                 print(f"wrote {name}")
         if chapter.readme in wanted:
-            problems += wrong_commands(chapter.directory, wanted[chapter.readme])
+            problems += wrong_commands(chapter.directory.name, wanted[chapter.readme])
     course = ROOT / "docs" / "course.md"
     if course.exists():
-        problems += wrong_commands(ROOT, course.read_text(encoding="utf-8"))
+        problems += wrong_commands(course.name, course.read_text(encoding="utf-8"))
     return problems
 
 

@@ -1,7 +1,5 @@
 """OpenAI 兼容接口上的模型：一个请求，一条流，几种错误，等一等再试。"""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -19,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_PAUSE: Final = 0.5  # 第一次重试前等几秒；以后每次加倍
 MAX_PAUSE: Final = 30.0  # 服务器要求等得更久，就不等了：人还在屏幕前面
+NO_ANSWER: Final = "The model server sent something that is no answer."
 _STATUS: Final = {401: "auth", 402: "quota", 403: "auth", 404: "not_found", 429: "rate_limited"}
 
 
@@ -62,7 +61,7 @@ class OpenAIProvider:
                         is_shown = is_shown or bool(chunk.text)
                         yield chunk
                 return
-            except (OpenAIError, ModelError, json.JSONDecodeError) as error:
+            except (OpenAIError, ModelError, ValueError) as error:
                 failure = _failure(error)
                 pause = FIRST_PAUSE * 2**tries if failure.retry_after is None else failure.retry_after
                 if is_shown or not failure.retryable or tries == self._retries or pause > MAX_PAUSE:
@@ -78,9 +77,12 @@ class OpenAIProvider:
         answer = _Answer()
         async with stream:
             async for event in stream:
-                for choice in event.choices[:1]:  # 有的服务器最后会来一块没有 choices 的用量
-                    if text := answer.add(choice):
-                        yield LLMChunk(text=text)
+                try:  # 客户端不管形状：缺的、换了类型的，用到时才知道
+                    text = answer.add(event)
+                except (AttributeError, TypeError, LookupError) as error:
+                    raise ModelError("model_error", NO_ANSWER, retryable=True) from error
+                if text:
+                    yield LLMChunk(text=text)
         yield LLMChunk(response=answer.finish())
 
 
@@ -91,11 +93,14 @@ class _Answer:
         self._text, self._finish = "", cast(Any, None)
         self._calls: dict[int, list[str]] = {}
 
-    def add(self, choice: Any) -> str:
+    def add(self, event: Any) -> str:
         """收下一块，返回里面的话。"""
+        if not event.choices:  # 有的服务器最后会来一块没有 choices 的用量
+            return ""
+        choice = event.choices[0]
         for part in choice.delta.tool_calls or ():
             call = self._calls.setdefault(part.index, ["", "", ""])
-            call[0] = part.id or call[0]
+            call[0] = str(part.id or call[0])
             call[1] += part.function.name or ""
             call[2] += part.function.arguments or ""
         self._finish = choice.finish_reason or self._finish
@@ -123,7 +128,7 @@ def _failure(error: Exception) -> ModelError:
     if isinstance(error, APIConnectionError):  # 超时也是它
         return ModelError("model_unreachable", "The model server cannot be reached.", retryable=True)
     if not isinstance(error, APIStatusError):
-        return ModelError("model_error", "The model server sent something that is no answer.")
+        return ModelError("model_error", NO_ANSWER, retryable=True)
     status, wait = error.status_code, error.response.headers.get("retry-after", "")
     return ModelError(
         f"model_{_STATUS.get(status, 'error')}",

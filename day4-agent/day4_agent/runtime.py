@@ -1,7 +1,5 @@
 """ReAct 循环：问模型，执行它要的工具，把结果给它看，再问，直到它回答或者碰到上限。"""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging
@@ -22,6 +20,7 @@ __all__ = ["AgentRuntime", "Finished", "Stop", "ToolFinished", "ToolStarted"]
 logger = logging.getLogger(__name__)
 
 REPEATS: Final = 3  # 同一个调用、同样的参数，一轮里最多执行几次
+CUT_CALL: Final = "the answer was cut off: the arguments are not a JSON object, the call was not run; send a shorter one"
 BAD_ARGUMENTS: Final = "the arguments are not a JSON object, so the call was not run; send it again"
 
 
@@ -86,7 +85,8 @@ class AgentRuntime:
                 yield Finished(response)
                 return
             else:
-                raise ModelError("empty_answer", "The model gave no answer; ask in other words.")
+                advice = "raise `max_tokens`" if response.finish == "length" else "ask in other words"
+                raise ModelError("empty_answer", f"The model gave no answer; {advice}.")
             if turn.stop is not None:
                 break
         yield Finished(LLMResponse(), turn.stop or Stop("iterations"))
@@ -121,7 +121,7 @@ class _Turn:
             return ToolResult.failure("this turn has used up its tool calls; the call was not run")
         self._calls += 1
         if call.arguments is None or is_cut:
-            return ToolResult.failure(BAD_ARGUMENTS)
+            return ToolResult.failure(CUT_CALL if is_cut else BAD_ARGUMENTS)
         key = call.name, json.dumps(call.arguments, sort_keys=True)
         self._seen[key] += 1
         if self._seen[key] > REPEATS:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from day4_agent import ModelError, OpenAIProvider
+from day4_agent import FallbackProvider, ModelError, OpenAIProvider
 
 USER = [{"role": "user", "content": "你好"}]
 
@@ -41,7 +41,7 @@ class FakeServer:
         await response.prepare(request)
         for data in line:
             text = data if isinstance(data, str) else json.dumps(data)
-            await response.write(f"data: {text}\n\n".encode())
+            await response.write(f"data: {text}\n\n".encode("latin-1" if "\xff" in text else "utf-8"))
         return response
 
     def provider(self, **more: Any) -> OpenAIProvider:
@@ -152,13 +152,32 @@ async def test_a_cut_stream_is_tried_again_until_something_was_shown(server: Fak
     await provider.close()
 
 
-async def test_what_is_no_answer_is_an_error_of_ours(server: FakeServer) -> None:
-    server.script = [["{nonsense"]]
-    provider = server.provider()
+@pytest.mark.parametrize(
+    "event",
+    [
+        "{nonsense",
+        "\xff",
+        [1],
+        {"choices": 5},
+        {"choices": {"a": 1}},
+        {"choices": [{"delta": None}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": None}]}}]},
+        chunk(tool_calls=[{"index": [0], "function": {"name": "t", "arguments": ""}}]),
+        chunk(tool_calls=[{"index": 0, "function": {"name": "t", "arguments": {"a": 1}}}]),
+        {"error": {"message": "overloaded"}},
+    ],
+)
+async def test_what_is_no_answer_is_an_error_of_ours_and_the_next_model_is_asked(
+    server: FakeServer, event: Any
+) -> None:
+    server.script = [[event], [event], HELLO]
+    provider = server.provider(max_retries=0)
     with pytest.raises(ModelError) as caught:
         await provider.chat(USER)
     assert caught.value.code == "model_error"
-    await provider.close()
+    fallback = FallbackProvider([provider, server.provider()])
+    assert (await fallback.chat(USER)).text == "你好"
+    await fallback.close()
 
 
 async def test_a_server_that_is_not_there_is_unreachable(server: FakeServer) -> None:

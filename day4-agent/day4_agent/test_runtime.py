@@ -56,14 +56,19 @@ async def test_what_the_model_wants_is_stored_before_the_tool_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "finish"),
-    [(ToolCall("c1", "get_order_status", "{oops", None), "tool_calls"), (call(), "length")],
+    ("broken", "finish", "reason"),
+    [
+        (ToolCall("c1", "get_order_status", "{oops", None), "tool_calls", "not a JSON object"),
+        (call(), "length", "cut off"),
+    ],
 )
-async def test_a_call_that_cannot_be_read_or_was_cut_is_not_run(broken: ToolCall, finish: Any) -> None:
+async def test_a_call_that_cannot_be_read_or_was_cut_is_not_run(
+    broken: ToolCall, finish: Any, reason: str
+) -> None:
     turn = Turn(wants(broken, finish=finish), says("再来"))
     await turn.run()
     assert turn.box.ran == []
-    assert "not a JSON object" in turn.results()[0]
+    assert reason in turn.results()[0]
 
 
 async def test_an_unknown_tool_is_told_to_the_model() -> None:
@@ -100,7 +105,9 @@ async def test_tool_calls_are_limited_and_each_still_has_a_result() -> None:
 async def test_an_empty_answer_is_no_answer() -> None:
     with pytest.raises(ModelError) as caught:
         await Turn(says(" \n")).run()
-    assert caught.value.code == "empty_answer"
+    assert caught.value.code == "empty_answer" and "other words" in str(caught.value)
+    with pytest.raises(ModelError, match="raise `max_tokens`"):
+        await Turn(LLMResponse(finish="length")).run()
 
 
 async def test_a_cancelled_turn_ends_its_tool_and_the_next_one_has_a_legal_history() -> None:

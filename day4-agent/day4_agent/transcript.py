@@ -1,7 +1,5 @@
 """一轮的每一步写到哪里：运行时只管追加，存在哪儿由会话决定。"""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 
