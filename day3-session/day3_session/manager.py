@@ -88,9 +88,12 @@ class SessionManager:
 
     # region append
     async def append(self, session: Session, entries: Sequence[Entry]) -> None:
-        """先存下，再出现在内存里的日志中：看得见的都是存住了的。"""
-        await self.storage.append(session.session_id, entries)
-        session.extend(list(entries))
+        """先存下，再出现在内存里的日志中：看得见的都是存住了的；也记下用过的时间，还在聊的不会过期。"""
+        async with self._one_at_a_time(session.session_id):
+            await self.storage.append(session.session_id, entries)
+            session.extend(list(entries))
+            session.updated_at = max(self._clock(), session.updated_at)
+            await self.storage.save(session)
 
     async def update(self, session: Session, **metadata: Any) -> None:
         """改元数据并记下用过的时间；值是 `None` 的键去掉。

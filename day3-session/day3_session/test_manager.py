@@ -95,6 +95,18 @@ async def test_metadata_is_merged_and_none_removes(manager: SessionManager, cloc
     assert listed.updated_at == session.updated_at == 1005.0
 
 
+async def test_a_session_that_is_talked_in_does_not_expire(manager: SessionManager, clock: Clock) -> None:
+    session = await manager.get_or_create("alice", "web", conversation="c1")
+    for number in range(3):
+        clock.now += 40
+        await manager.append(session, [entry("还在", f"t{number}")])
+        assert await manager.cleanup_expired(lambda _: False) == 0
+    (listed,) = await manager.list("alice")
+    assert listed.updated_at == session.updated_at == 1120.0
+    clock.now += 61
+    assert await manager.cleanup_expired(lambda _: False) == 1
+
+
 async def test_a_deleted_session_does_not_come_back_by_an_update(manager: SessionManager) -> None:
     session = await manager.get_or_create("alice", "web")
     assert await manager.delete(session.session_id)

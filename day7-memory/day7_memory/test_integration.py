@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from day3_session import FileStorage, SessionManager
 from day4_agent import LLMResponse, ScriptedProvider
 from day6_skills import SkillManager
@@ -49,9 +51,15 @@ async def test_sessions_of_day_three_hold_every_step_of_the_loop_of_day_four(tmp
 
 
 def talk(directory: Path, said: str, *options: str) -> str:
+    done = run(directory, said, *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(directory: Path, said: str, *options: str) -> subprocess.CompletedProcess[str]:
     days = ("day1-gateway", "day2-channel", "day3-session", "day4-agent")
     path = os.pathsep.join([str(CHAPTER), *(str(CHAPTER.parent / day) for day in days)])
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "example/chat.py", "--memory-dir", str(directory), *options],
         cwd=CHAPTER,
         input=said,
@@ -63,9 +71,8 @@ def talk(directory: Path, said: str, *options: str) -> str:
             "PYTHONPATH": path,
             "PYTHONIOENCODING": "utf-8",
         },
-        check=True,
+        check=False,
     )
-    return done.stdout
 
 
 def test_the_terminal_remembers_across_runs(tmp_path: Path) -> None:
@@ -77,3 +84,14 @@ def test_the_terminal_remembers_across_runs(tmp_path: Path) -> None:
     second = talk(tmp_path, "我住在哪里？\n/memories\n/clear\n/memories\n")
     assert "记忆 1 条" in second and "有 1 条记忆插入" in second
     assert "- 我住在杭州" in second and "忘掉了 1 条" in second and "还没有记忆" in second
+
+
+@pytest.mark.parametrize(
+    "options", [("--user-id", "../x"), ("--log-level", "loud"), ("--log-file", "/no/such/place/x.log")]
+)
+def test_an_argument_that_will_not_do_is_told_in_one_sentence(
+    tmp_path: Path, options: tuple[str, str]
+) -> None:
+    done = run(tmp_path, "/exit\n", *options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(options[0]) and len(done.stderr.splitlines()) == 1

@@ -11,12 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-from day1_gateway import EventBus, TextPayload
+from day1_gateway import EventBus, MiniClawError, TextPayload
 from day2_channel import CLIChannel
 from day3_session import FileStorage, SessionManager
-from day4_agent import LLMProvider, ModelError, OpenAIProvider
+from day4_agent import LLMProvider, OpenAIProvider
 from day7_memory import LongTermMemory
 from day7_memory.chat import MemoryChat
+from day7_memory.long_term import USER_ID
 from local_model import LocalModel
 
 HELP = """\
@@ -24,6 +25,7 @@ HELP = """\
 /clear     忘掉我的全部记忆
 /help      这些命令
 /exit      离开"""
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 class Terminal:
@@ -60,7 +62,7 @@ class Terminal:
             reply = await self.chat.reply(
                 self.user_id, text, show=lambda piece: print(piece, end="", flush=True)
             )
-        except ModelError as error:
+        except MiniClawError as error:
             print(f"\n! {error}")
             return
         print(f"\n（有 {len(reply.used_memories)} 条记忆插入）" if reply.used_memories else "")
@@ -95,15 +97,30 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--user-id", default="demo-user", help="你是谁，记忆归谁")
     parser.add_argument("--model", default=os.environ.get("OPENAI_MODEL", "gpt-4o-mini"), help="模型的名字")
     parser.add_argument("--memory-dir", type=Path, default=Path("data"), help="记忆和会话放在哪里")
-    parser.add_argument("--log-level", default="WARNING", help="DEBUG、INFO、WARNING 或 ERROR")
+    parser.add_argument("--log-level", default="WARNING", type=str.upper, help="、".join(LEVELS))
     parser.add_argument("--log-file", type=Path, help="日志写到文件，不写到屏幕")
     return parser.parse_args()
 
 
-async def main() -> None:
+def problem(args: argparse.Namespace) -> str | None:
+    """参数哪里不对，一句话；没有不对，就照它们打开日志。"""
+    if not USER_ID.fullmatch(args.user_id):
+        return f"--user-id {args.user_id!r}：用小写字母开头，后面是小写字母、数字、_ 和 -，最多 32 个。"
+    if args.log_level not in LEVELS:
+        return f"--log-level {args.log_level!r}：请用 {'、'.join(LEVELS)}。"
+    try:
+        logging.basicConfig(level=args.log_level, filename=args.log_file, encoding="utf-8")
+    except OSError as error:
+        return f"--log-file {args.log_file}：写不了（{error.strerror}）。"
+    return None
+
+
+async def main() -> int:
     """读参数，打招呼，聊。"""
     args = arguments()
-    logging.basicConfig(level=args.log_level.upper(), filename=args.log_file, encoding="utf-8")
+    if (wrong := problem(args)) is not None:
+        print(wrong, file=sys.stderr)
+        return 2
     provider = provider_of(args.model)
     terminal = Terminal(provider, args.memory_dir, args.user_id)
     shown = "本地规则" if isinstance(provider, LocalModel) else args.model
@@ -112,10 +129,13 @@ async def main() -> None:
         await terminal.run()
     finally:
         await provider.close()
+    return 0
 
 
 if __name__ == "__main__":
     try:
-        asyncio.run(main())
+        sys.exit(asyncio.run(main()))
     except KeyboardInterrupt:
         sys.exit(130)
+    except MiniClawError as error:
+        sys.exit(f"! {error}")
