@@ -122,6 +122,23 @@ async def test_a_schema_by_hand_is_held_to_as_well(side: Any) -> None:
 
 
 @sides
+def test_a_signature_is_taken_whole_or_refused_at_once(side: Any) -> None:
+    def odd(_x: str, model_config: int, json: str = "j") -> str:
+        return _x
+
+    def unknown(order_id: Nowhere) -> str:  # type: ignore[name-defined] # noqa: F821
+        return str(order_id)
+
+    def unreadable(lock: asyncio.Lock) -> str:
+        return str(lock)
+
+    assert list(side.tool(odd).parameters["properties"]) == ["_x", "model_config", "json"]
+    for function in (unknown, unreadable):
+        with pytest.raises(side.ConfigError):
+            side.tool(function)
+
+
+@sides
 def test_a_name_stands_for_one_tool(side: Any) -> None:
     made = find_parcel(side)
     with pytest.raises(side.ConfigError, match="Two tools are called `find_parcel`"):
@@ -257,7 +274,10 @@ async def test_a_page_is_read_and_an_inside_address_is_not(side: Any, site: str)
     [("93.184.216.34", True), ("2606:4700:4700::1111", True)]
     + [
         (one, False)
-        for one in "10.0.0.1 169.254.169.254 100.64.0.1 ::1 ::ffff:127.0.0.1 2002:7f00:1::".split()
+        for one in (
+            "10.0.0.1 169.254.169.254 100.64.0.1 192.88.99.1 168.63.129.16 ::1 ::7f00:1 ::ffff:127.0.0.1"
+            " 64:ff9b::7f00:1 64:ff9b:1::1 2001:0:7f00:1:: 2002:7f00:1:: 3fff::1 4000::1"
+        ).split()
     ],
 )
 def test_public_addresses_are_told_from_others(side: Any, address: str, public: bool) -> None:

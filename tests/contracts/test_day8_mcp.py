@@ -229,6 +229,19 @@ async def test_a_server_that_does_not_answer_is_given_up(side: Any, tmp_path: Pa
 
 
 @sides
+async def test_what_is_no_answer_is_an_error_of_ours(side: Any, tmp_path: Path) -> None:
+    body = """
+def call(message):
+    send({"id": message["id"], "error": message["params"]["arguments"]["error"]})
+"""
+    command = program(tmp_path, body)
+    async with asyncio.timeout(GUARD), side.client(lambda: side.StdioLink(command, env={})) as client:
+        for error in ("no", [1], {"code": "x"}):
+            with pytest.raises(side.MCPError):
+                await client.call_tool("say", {"error": error})
+
+
+@sides
 async def test_a_remote_tool_is_one_of_ours_and_a_write_unless_it_is_trusted(
     side: Any, tmp_path: Path
 ) -> None:
