@@ -20,9 +20,7 @@ __all__ = ["AgentRuntime", "Finished", "Stop", "ToolFinished", "ToolStarted"]
 logger = logging.getLogger(__name__)
 
 REPEATS: Final = 3  # 同一个调用、同样的参数，一轮里最多执行几次
-CUT_CALL: Final = (
-    "the answer was cut off: the arguments are not a JSON object, the call was not run; send a shorter one"
-)
+CUT_CALL: Final = "the answer was cut off: the arguments are not a JSON object; send a shorter call"
 BAD_ARGUMENTS: Final = "the arguments are not a JSON object, so the call was not run; send it again"
 
 
