@@ -148,6 +148,18 @@ class UserSettings(Section):
 
     zone: str | None = None
     """The time zone that their timers are meant in; `None` = this machine's."""
+    workspace: Path | None = None
+    """The directory of their file tools, which has to exist; `None` = one in the data directory."""
+
+    @field_validator("workspace")
+    @classmethod
+    def _is_directory(cls, value: Path | None) -> Path | None:
+        if value is None:
+            return None
+        path = value.expanduser().absolute()
+        if not path.is_dir():
+            raise ValueError(f"there is no directory `{path}`")
+        return path
 
     @field_validator("zone")
     @classmethod

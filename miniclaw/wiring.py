@@ -41,6 +41,7 @@ from miniclaw.skills.tools import skill_tools
 from miniclaw.tools.base import Tool
 from miniclaw.tools.builtins import builtin_tools
 from miniclaw.tools.builtins.todo_tool import DIRECTORY as PLANS
+from miniclaw.tools.context import workspace_of
 from miniclaw.tools.hooks import Hooks
 from miniclaw.tools.loading import OwnTools
 from miniclaw.tools.registry import ToolRegistry
@@ -89,7 +90,7 @@ def build_core(
             loaded=settings.storage.loaded_sessions,
             ttl=settings.storage.session_ttl,
             fence=db.epoch,
-            outside=_Outside(data_dir, db, turns, traces),
+            outside=_Outside(settings, data_dir, db, turns, traces),
         ),
         search=search,
         turns=turns,
@@ -102,7 +103,12 @@ def build_core(
         memory=memory,
         skills=skills,
         registry=registry,
-        servers=Servers(data_dir, registry, questions=Questions(partial(_sampled, provider))),
+        servers=Servers(
+            data_dir,
+            registry,
+            workspace=workspace_of(data_dir, "owner", settings.users),
+            questions=Questions(partial(_sampled, provider)),
+        ),
         provider=provider,
         push=push,
     )
@@ -159,7 +165,10 @@ def skills_of(
 class _Outside:
     """What a session leaves beside its rows: traces, its plan, its long results."""
 
-    def __init__(self, data_dir: Path, db: Database, turns: TurnStore, traces: TraceStore) -> None:
+    def __init__(
+        self, settings: Settings, data_dir: Path, db: Database, turns: TurnStore, traces: TraceStore
+    ) -> None:
+        self._users = settings.users
         self._data_dir = data_dir
         self._db = db
         self._turns = turns
@@ -173,8 +182,7 @@ class _Outside:
         await self._db.scrub()
 
     def _remove_files(self, scope: str, session_id: str) -> None:
-        root = "groups" if scope.startswith("grp_") else "users"
-        workspace = self._data_dir / root / scope / "workspace"
+        workspace = workspace_of(self._data_dir, scope, self._users)
         for path in (
             workspace / PLANS / f"{session_id}.md",
             *(workspace / RESULTS).glob(f"{session_id}-*.txt"),

@@ -64,7 +64,7 @@ LARGER: dict[str, tuple[int, str]] = {
     ),
     "app.py": (395, "start and stop of all parts, in order, on one page"),
     "app.py:_start": (45, "the order in which the parts start"),
-    "wiring.py:build_core": (60, "one flat table of parts"),
+    "wiring.py:build_core": (65, "one flat table of parts"),
     "settings.py": (330, "every setting and its default on one page"),
     "memory/long_term.py": (340, "all that can be done with a memory, and what each may raise, on one page"),
     "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
@@ -234,12 +234,12 @@ def test_modules_and_functions_keep_to_their_budget_or_stand_in_the_table() -> N
 CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.py")
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
-        16_100,
+        16_300,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, budgets, trace, approvals, and file"
         " tools that no link leads out of; a quarter is docstrings with units, errors and sources",
     ),
     "all": (
-        39_000,
+        40_000,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, and what an operator"
         " needs for months; the nearest peer has 109,000",

@@ -12,6 +12,7 @@ from miniclaw.gateway.events import TurnFeed
 from miniclaw.memory.context import Layer, SystemPromptBuilder, project_instructions
 from miniclaw.session.models import Entry, Session, Turn, title_of
 from miniclaw.tools.base import ToolBox
+from miniclaw.tools.context import workspace_of
 from miniclaw.tools.workspace import Workspace
 from miniclaw.tools.wrappers import FilteredTools
 
@@ -66,7 +67,9 @@ class TurnOpening:
             today=datetime.fromtimestamp(self._c.clock()).astimezone(),
             summary=(session.metadata.get("summary") or {}).get("text", ""),
             hint=skills.hint(turn.text, active),
-            project=project_instructions(progress.context.workspace, progress.context.workspace.parent),
+            project=project_instructions(
+                progress.context.workspace, workspace_of(self._c.data_dir, turn.scope, {}).parent
+            ),
             window=self._c.window.size(session.metadata.get("model") or self._c.provider.info.name),
         )
 

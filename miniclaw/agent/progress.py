@@ -17,7 +17,7 @@ from miniclaw.agent.transcript import fingerprint, parse_raw_call
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.memory.models import MemorySearchResult
 from miniclaw.session.models import Entry, Session, Turn, TurnState
-from miniclaw.tools.context import ToolContext
+from miniclaw.tools.context import ToolContext, workspace_of
 
 __all__ = ["Outcome", "Pause", "Progress", "keep_steps", "report", "show_chunk", "show_tool"]
 
@@ -50,13 +50,12 @@ class Progress:
     @classmethod
     def of(cls, core: Core, turn: Turn, session: Session) -> Progress:
         """Where the stored steps of earlier attempts got to."""
-        root = "groups" if turn.scope.startswith("grp_") else "users"
         context = ToolContext(
             user_id=turn.user_id,
             scope=turn.scope,
             session_id=turn.session_id,
             turn_id=turn.turn_id,
-            workspace=core.data_dir / root / turn.scope / "workspace",
+            workspace=workspace_of(core.data_dir, turn.scope, core.settings.users),
         )
         settings, steps = core.settings, session.steps_of(turn.turn_id)
         day = DayBudget(core.usage, turn.user_id, settings.limits)

@@ -38,7 +38,7 @@ class McpChannel(CLIChannel):
         hidden = {"delegate", *(tool.name for tool in skill_tools(core.skills))}
         tools = RegistryTools(
             lambda: core.registry,
-            context=partial(context_of, core.data_dir),
+            context=partial(context_of, core.data_dir, core.settings.users),
             verdict=partial(verdict_of, core.settings.approval),
             hidden=hidden,
         )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from pathlib import Path
 from typing import Any
 
-from miniclaw.cli.chat import Conversation
+from miniclaw.cli.conversation import Conversation
 from miniclaw.cli.link import open_link
-from miniclaw.cli.screen import Screen
+from miniclaw.cli.screen import Screen, State
 from miniclaw.cli.start import load, run_async, set_up_logging
 from miniclaw.config import LoadedSettings
 
@@ -24,7 +25,7 @@ def run_command(args: argparse.Namespace, name: str, given: dict[str, Any]) -> i
 
 async def _run(loaded: LoadedSettings, name: str, given: dict[str, Any]) -> int:
     async with open_link(loaded, connect=None, user_id="owner") as (link, _, _):
-        conversation = Conversation(link, Screen(), [], ask=None)
+        conversation = Conversation(link, Screen(), [], State(Path.cwd()), ask=None)
         reader = asyncio.get_running_loop().create_task(conversation.read())
         try:
             conversation.screen.result(name, await conversation.command(name, given))

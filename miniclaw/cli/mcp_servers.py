@@ -73,9 +73,10 @@ async def check(loaded: LoadedSettings, name: str) -> int:
     from miniclaw.mcp.client import MCPClient
     from miniclaw.mcp.client.host import Host
     from miniclaw.mcp.client.owner import link_of
+    from miniclaw.tools.context import workspace_of
 
     config = _config(loaded, name)
-    workspace = loaded.data_dir / "users" / "owner" / "workspace"
+    workspace = workspace_of(loaded.data_dir, "owner", loaded.settings.users)
     host = Host(roots=(workspace,) if config.roots is None else config.roots)
     client = MCPClient(
         lambda: link_of(name, config, loaded.data_dir),

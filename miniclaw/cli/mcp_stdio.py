@@ -73,7 +73,7 @@ class StdioParts:
         data_dir = self._loaded.data_dir
         tools = RegistryTools(
             self._registry,
-            context=partial(context_of, data_dir),
+            context=partial(context_of, data_dir, self._loaded.settings.users),
             verdict=self._verdict,
             writing=self._writing,
         )

@@ -7,17 +7,58 @@ import json
 import locale
 import os
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from miniclaw import __version__
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import memory_line
 
-__all__ = ["Screen"]
+__all__ = ["HARMLESS", "JsonScreen", "Screen", "State", "is_capable"]
 
 
-_HARMLESS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+HARMLESS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, by which a model's text could clear the screen or feign a question."""
+
+
+@dataclass
+class State:
+    """What `miniclaw chat` knows of its conversation, and shows below the prompt and in `/stats`."""
+
+    cwd: Path
+    workspace_root: Path | None = None
+    """`None` = on another machine."""
+    session_id: str | None = None
+    model: str = ""
+    phase: str = "idle"
+    """`idle`, `running` or `waiting_approval`."""
+    total_input_tokens: int = 0
+    total_output_tokens: int = 0
+    total_cost_usd: float | None = 0.0
+    """`None` = unknown, since a model has no price."""
+
+    def count(self, usage: dict[str, Any]) -> None:
+        """Add what a turn used."""
+        self.model = usage.get("model") or self.model
+        self.total_input_tokens += usage.get("input_tokens", 0)
+        self.total_output_tokens += usage.get("output_tokens", 0)
+        cost = usage.get("cost")
+        if self.total_cost_usd is not None and isinstance(cost, int | float):
+            self.total_cost_usd += cost
+        else:
+            self.total_cost_usd = None
+
+    def line(self) -> str:
+        """In one line."""
+        cost = "$?" if self.total_cost_usd is None else f"${self.total_cost_usd:.4f}"
+        parts = [self.phase, self.model, f"↑{self.total_input_tokens} ↓{self.total_output_tokens}", cost]
+        return " · ".join(filter(None, [*parts, self.session_id or ""]))
+
+
+def is_capable() -> bool:
+    """Whether the terminal can be drawn on."""
+    return os.environ.get("TERM", "") not in ("", "dumb", "unknown")
 
 
 class Screen:
@@ -35,14 +76,41 @@ class Screen:
         self._chinese = language.lower().startswith(("zh", "chinese"))
         self._column = 0
 
-    def banner(self, where: str) -> None:
-        """Who is there, and how to leave."""
+    def banner(
+        self, where: str, user_id: str, state: State, data_dir: Path, tools: int, memories: int
+    ) -> None:
+        """Who is there, with what, and how to leave."""
         leave = (
             "Ctrl+C 停止回答，再按一次退出；/help 看命令"
             if self._chinese
             else "Ctrl+C stops, twice leaves; /help"
         )
-        self._line(f"miniclaw {__version__} · {where} · {leave}")
+        self._line(f"miniclaw {__version__} · {user_id} · {where} · {leave}")
+        names = (
+            ("目录", "工作区", "记忆", "工具") if self._chinese else ("cwd", "workspace", "memory", "tools")
+        )
+        rows = [(names[0], str(state.cwd))]
+        if state.workspace_root is not None:
+            rows.append((names[1], str(state.workspace_root)))
+            rows.append((names[2], f"{data_dir / 'users' / user_id / 'memory'} ({memories})"))
+        else:
+            rows.append((names[2], str(memories)))
+        rows.append((names[3], str(tools)))
+        for name, value in rows:
+            self._dim(f"  {name}: {value}")
+
+    def show_event(self, payload: dict[str, Any]) -> None:
+        """Show one event of the turn, from its payload."""
+        self.show(payload["name"], payload["data"])
+
+    def note(self, text: str) -> None:
+        """Show a line that is no answer."""
+        if text:
+            self._line(text)
+
+    def confirm(self, chinese: str, english: str) -> None:
+        """Put a question that only yes lets through."""
+        self._line(f"? {chinese if self._chinese else english} [y/n]")
 
     def show(self, name: str, data: dict[str, Any]) -> None:
         """Show one event of the turn."""
@@ -113,7 +181,7 @@ class Screen:
 
     def _write(self, text: str, *, is_ours: bool = False) -> None:
         """Write; what others wrote cannot command the terminal."""
-        sys.stdout.write(text if is_ours else text.translate(_HARMLESS))
+        sys.stdout.write(text if is_ours else text.translate(HARMLESS))
         sys.stdout.flush()
         if text:
             self._column = 0 if text.endswith("\n") else 1
@@ -128,8 +196,24 @@ class Screen:
 
     def _dim(self, text: str) -> None:
         self._end_line()
-        plain = text.translate(_HARMLESS)
+        plain = text.translate(HARMLESS)
         self._write((f"\x1b[2m{plain}\x1b[0m" if self._color else plain) + "\n", is_ours=True)
+
+
+class JsonScreen(Screen):
+    """Each event as a line of JSON, for programs that read along."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+
+    def show_event(self, payload: dict[str, Any]) -> None:
+        print(json.dumps(payload, ensure_ascii=False), flush=True)
+
+    def note(self, text: str) -> None:
+        self.show_event({"name": "note", "data": {"text": text}})
+
+    def result(self, name: str, result: dict[str, Any]) -> None:
+        self.show_event({"name": "command.result", "data": {"name": name, "ok": True, "result": result}})
 
 
 def _row(item: dict[str, Any]) -> str:

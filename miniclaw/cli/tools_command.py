@@ -74,7 +74,7 @@ async def _call(registry: ToolRegistry, loaded: LoadedSettings, args: argparse.N
     from miniclaw.gateway.protocol import new_id
     from miniclaw.identity import is_user_id
     from miniclaw.rundir import RunDir
-    from miniclaw.tools.context import ToolContext
+    from miniclaw.tools.context import ToolContext, workspace_of
 
     try:
         arguments = json.loads(args.arguments)
@@ -92,7 +92,7 @@ async def _call(registry: ToolRegistry, loaded: LoadedSettings, args: argparse.N
         scope=args.user_id,
         session_id="cli",
         turn_id=new_id("turn"),
-        workspace=loaded.data_dir / "users" / args.user_id / "workspace",
+        workspace=workspace_of(loaded.data_dir, args.user_id, loaded.settings.users),
     )
     lock = RunDir(loaded.data_dir)
     if tool.risk_of(arguments) != "read":

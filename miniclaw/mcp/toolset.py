@@ -15,7 +15,7 @@ from miniclaw.mcp.offers import Object
 
 if TYPE_CHECKING:  # a server answers before it needs them
     from miniclaw.tools.base import Risk, Tool, ToolResult
-    from miniclaw.tools.context import ToolContext
+    from miniclaw.tools.context import HasWorkspace, ToolContext
 
 __all__ = ["Registry", "RegistryTools", "context_of", "text_result"]
 
@@ -119,11 +119,11 @@ class RegistryTools:
         return verdict == "allow" or (verdict != "deny" and call.can(_ELICIT))
 
 
-def context_of(data_dir: Path, user: str) -> ToolContext:
+def context_of(data_dir: Path, users: Mapping[str, HasWorkspace], user: str) -> ToolContext:
     """The context of a call that an MCP client makes: the user's own workspace, and no session."""
-    from miniclaw.tools.context import ToolContext
+    from miniclaw.tools.context import ToolContext, workspace_of
 
-    workspace = data_dir / "users" / user / "workspace"
+    workspace = workspace_of(data_dir, user, users)
     return ToolContext(
         user_id=user, scope=user, session_id="mcp", turn_id=new_id("turn"), workspace=workspace
     )

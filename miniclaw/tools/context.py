@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["ToolContext"]
+__all__ = ["HasWorkspace", "ToolContext", "workspace_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,3 +27,18 @@ class ToolContext:
     """Tools by which words of others came into this turn, in order; what is saved after that may be theirs."""
     confirm: Callable[[str, dict[str, Any], str], Awaitable[bool]] | None = None
     """Asks the person of the turn yes or no in the middle of a call: what about, what is shown, a sentence."""
+
+
+class HasWorkspace(Protocol):
+    """What is needed of a user's settings."""
+
+    @property
+    def workspace(self) -> Path | None:
+        """Another directory than the one in the data directory."""
+        ...
+
+
+def workspace_of(data_dir: Path, scope: str, users: Mapping[str, HasWorkspace]) -> Path:
+    """The root of the file tools of a user or a group; the user's settings may name another one."""
+    own = users[scope].workspace if scope in users else None
+    return own or data_dir / ("groups" if scope.startswith("grp_") else "users") / scope / "workspace"

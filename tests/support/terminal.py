@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pty
 import select
+import struct
 import sys
+import termios
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -18,12 +21,13 @@ GUARD = 30.0
 class Terminal:
     """Starts `miniclaw` in a pseudo-terminal, types into it, and reads what it shows."""
 
-    def __init__(self, *arguments: str, env: Mapping[str, str]) -> None:
+    def __init__(self, *arguments: str, env: Mapping[str, str], columns: int = 80) -> None:
         self.output = ""
         self._cursor = 0
         self._code: int | None = None
         self._pid, self._fd = pty.fork()
         if self._pid == 0:  # pragma: no cover - the child
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
             os.execve(sys.executable, [sys.executable, "-m", "miniclaw", *arguments], {**os.environ, **env})
 
     def __enter__(self) -> Self:
@@ -66,4 +70,7 @@ class Terminal:
         ready, _, _ = select.select([self._fd], [], [], 0.1)
         if ready:
             with contextlib.suppress(OSError):  # the other end is closed
-                self.output += os.read(self._fd, 65536).decode("utf-8", "replace")
+                shown = os.read(self._fd, 65536).decode("utf-8", "replace")
+                self.output += shown
+                if "\x1b[6n" in shown:  # a terminal tells where the cursor is when it is asked
+                    os.write(self._fd, b"\x1b[1;1R")

@@ -187,17 +187,11 @@ async def fetch_json(
     _check_url(url)
     verb = "GET" if form is None and body is None else "POST"
     timeout = aiohttp.ClientTimeout(total=SECONDS)
+    given: Any = {"data": form, "json": body, "headers": {"Accept": "application/json", **(headers or {})}}
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=True) as http,
-            http.request(
-                verb,
-                url,
-                data=form,
-                json=body,
-                headers={"Accept": "application/json", **(headers or {})},
-                allow_redirects=verb == "GET",
-            ) as response,
+            http.request(verb, url, **given, allow_redirects=verb == "GET") as response,
         ):
             raw = await response.content.read(MOST_BYTES)
             status = response.status

@@ -38,13 +38,13 @@ class Servers:
         data_dir: Path,
         registry: Tools,
         *,
+        workspace: Path | None = None,
         questions: Questions | None = None,
         make: Makes = default_client,
     ) -> None:
         self._data_dir = data_dir
         self._registry = registry
-        workspace = data_dir / "users" / "owner" / "workspace"
-        self._roots = (workspace,)
+        self._roots = (workspace or data_dir / "users" / "owner" / "workspace",)
         self._questions = questions
         self._make = make
         self._owners: dict[str, Owner] = {}

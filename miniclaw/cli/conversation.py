@@ -1,0 +1,231 @@
+"""One terminal's conversation with a gateway: lines in, frames out, events onto the screen."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from miniclaw.cli.link import Link
+from miniclaw.cli.local import LOCAL, NEEDS_YES, run_local
+from miniclaw.cli.screen import Screen, State
+from miniclaw.errors import ProtocolError
+from miniclaw.gateway.command_table import read_command
+from miniclaw.gateway.protocol import TERMINAL_EVENTS, new_id
+
+__all__ = ["Conversation", "ReadLine"]
+
+ReadLine = Callable[[], Awaitable[str | None]]
+"""Reads a line of the user; `None` at the end of input."""
+PHASES = {"turn.started": "running", "approval.requested": "waiting_approval", "approval.resolved": "running"}
+
+
+class Conversation:
+    """One terminal's conversation: sends lines, waits for ends, answers approvals.
+
+    Args:
+        link: to the gateway.
+        screen: what is shown.
+        allow: tools that are approved without asking.
+        state: is kept true.
+        ask: reads a person's answer to a question; `None` = nobody is there.
+    """
+
+    def __init__(
+        self, link: Link, screen: Screen, allow: list[str], state: State, *, ask: ReadLine | None
+    ) -> None:
+        self.screen = screen
+        self.state = state
+        self.turn_id: str | None = None
+        self.last_turn: str | None = None
+        self._link = link
+        self._allow = frozenset(allow)
+        self._ask = ask
+        self._broken: BaseException | None = None
+        self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
+        self._end: asyncio.Future[dict[str, Any]] | None = None
+        self._approvals: asyncio.Queue[dict[str, Any]] = asyncio.Queue(64)
+
+    @property
+    def session_id(self) -> str | None:
+        """The session that is talked in, once there is one."""
+        return self.state.session_id
+
+    @session_id.setter
+    def session_id(self, value: str | None) -> None:
+        self.state.session_id = value
+
+    async def introduce(self, where: str, user_id: str, data_dir: Path) -> list[str]:
+        """Show who is there and with what; returns what the person said before in this session."""
+        tools = (await self.command("tools"))["tools"]
+        memories = await self.command("memories", {"limit": 1})
+        self.state.model = self.state.model or where
+        self.screen.banner(where, user_id, self.state, data_dir, len(tools), memories.get("total", 0))
+        if self.session_id is None:
+            return []
+        found = await self.command("history", {"session_id": self.session_id, "limit": 200})
+        return [m["content"] for m in found["messages"] if m["role"] == "user" and m["content"]]
+
+    async def read(self) -> None:
+        """Take frames until the link closes; then nobody waits for an answer any more."""
+        async for frame in self._link.frames():
+            payload = frame["payload"]
+            if frame["msg_type"] == "error":
+                self._answer(payload.get("reply_to"), payload)
+            elif payload["name"] in ("message.accepted", "command.result"):
+                self._answer(payload["data"]["reply_to"], payload["data"])
+            elif payload.get("turn_id") and payload["turn_id"] == self.turn_id:
+                await self._on_event(payload)
+        closed = {"code": "unreachable", "message": "The gateway closed the connection; use --resume."}
+        for waiting in [*self._replies.values(), self._end]:
+            if waiting is not None and not waiting.done():
+                waiting.set_result({"name": "turn.failed", "data": closed, **closed})
+
+    async def enter(self, *, session_id: str | None, latest: bool) -> None:
+        """Go on with a session, or begin with the first message."""
+        if latest and session_id is None:
+            rows = (await self.command("sessions"))["sessions"]
+            session_id = rows[0]["session_id"] if rows else None
+        if session_id is not None:
+            self.session_id = (await self.command("resume", {"session_id": session_id}))["session_id"]
+
+    def reader_ended(self, reader: asyncio.Task[None]) -> None:
+        """Whoever waits for an answer learns why none will come, such as an output that is closed."""
+        if reader.cancelled() or (error := reader.exception()) is None:
+            return
+        self._broken = error
+        for waiting in [*self._replies.values(), self._end]:
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(error)
+
+    async def switch_model(self, name: str) -> None:
+        """Have another model in this conversation."""
+        if self.session_id is None:
+            self.session_id = (await self.command("new"))["session_id"]
+        await self.command("model", {"name": name})
+
+    async def command(self, name: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a command and return its result.
+
+        Raises:
+            ProtocolError: the gateway refused it.
+        """
+        reply = await self._request("command", {"name": name, "args": args or {}})
+        if "code" in reply:
+            raise ProtocolError(reply["code"], reply["message"])
+        result: dict[str, Any] = reply["result"]
+        return result
+
+    async def say(self, text: str) -> dict[str, Any]:
+        """Send a text and return the payload of the turn's end.
+
+        Raises:
+            ProtocolError: the gateway refused it.
+        """
+        self._end = asyncio.get_running_loop().create_future()
+        payload = {"text": text, **({"session_id": self.session_id} if self.session_id else {})}
+        reply = await self._request("text", payload)
+        if "code" in reply:
+            raise ProtocolError(reply["code"], reply["message"])
+        self.session_id = reply["session_id"]
+        asking = asyncio.get_running_loop().create_task(self._ask_person())
+        try:
+            end = await self._end
+            self.state.count(end["data"].get("usage") or {})
+            return end
+        finally:
+            asking.cancel()
+            self.state.phase = "idle"
+            self.last_turn = self.turn_id or self.last_turn
+            self.turn_id = self._end = None
+
+    async def carry_out(self, line: str, args: argparse.Namespace) -> bool:
+        """Carry out a line that is a command; whether it is one.
+
+        Raises:
+            ConfigError: it cannot be done.
+            ProtocolError: the gateway refused it.
+        """
+        if (question := NEEDS_YES.get(" ".join(line.split()))) and self._ask is not None:
+            self.screen.confirm(*question)
+            if self.screen.decision(await self._ask()) == "deny":
+                return True
+        shown = await run_local(self, line, args)
+        if shown is not None:
+            self.screen.note(shown)
+            return True
+        command = read_command(line)
+        if command is None:
+            return False
+        result = await self.command(command.name, command.args)
+        self.session_id = result.get("session_id") or self.session_id
+        if command.name == "model":
+            self.state.model = str(result.get("model") or self.state.model)
+        self.screen.result(command.name, result)
+        if command.name == "help":
+            self.screen.result("help", {"commands": [{"name": n, "about": a} for n, a in LOCAL.items()]})
+        if command.name == "stats":
+            self.screen.note(self.state.line())
+        return True
+
+    async def cancel(self) -> None:
+        """Stop the running turn."""
+        if self.turn_id is not None:
+            args = {"turn_id": self.turn_id}
+            await self._send("command", {"name": "cancel", "args": args})
+
+    async def _on_event(self, payload: dict[str, Any]) -> None:
+        name, data = payload["name"], payload["data"]
+        self.state.phase = PHASES.get(name, self.state.phase)
+        self.screen.show_event(payload)
+        if name == "approval.requested":
+            await self._on_approval(data)
+        elif name in TERMINAL_EVENTS and self._end is not None and not self._end.done():
+            self._end.set_result(payload)
+
+    async def _on_approval(self, data: dict[str, Any]) -> None:
+        if data["tool"] in self._allow:
+            await self._send("command", {"name": "approve", "args": {"approval_id": data["approval_id"]}})
+        elif self._ask is None:
+            args = {"approval_id": data["approval_id"], "unattended": True}
+            await self._send("command", {"name": "deny", "args": args})
+        elif not self._approvals.full():
+            self._approvals.put_nowait(data)
+
+    async def _ask_person(self) -> None:
+        """Put questions to the person, one after the other, while the turn waits."""
+        while True:
+            data = await self._approvals.get()
+            self.screen.question(data)
+            try:
+                answer = self.screen.decision(await self._ask() if self._ask is not None else None)
+            except KeyboardInterrupt:  # Ctrl+C at the question ends the turn
+                await self.cancel()
+                continue
+            name, args = "deny", {"approval_id": data["approval_id"]}
+            if answer != "deny":
+                name, args["scope"] = "approve", answer
+            await self._send("command", {"name": name, "args": args})
+
+    def _answer(self, reply_to: str | None, reply: dict[str, Any]) -> None:
+        if reply.get("turn_id") and self._end is not None:
+            self.turn_id = reply["turn_id"]  # before its first event is read
+        waiting = self._replies.pop(reply_to or "", None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(reply)
+        elif "code" in reply:
+            self.screen.error(reply["message"])
+
+    async def _request(self, msg_type: str, payload: dict[str, Any]) -> dict[str, Any]:
+        if self._broken is not None:
+            raise self._broken
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        msg_id = new_id("msg")
+        self._replies[msg_id] = future
+        await self._send(msg_type, payload, msg_id=msg_id)
+        return await future
+
+    async def _send(self, msg_type: str, payload: dict[str, Any], *, msg_id: str | None = None) -> None:
+        await self._link.send({"msg_id": msg_id or new_id("msg"), "msg_type": msg_type, "payload": payload})

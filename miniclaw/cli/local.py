@@ -1,0 +1,81 @@
+"""Commands of the terminal itself: they go nowhere, or ask the gateway several things."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from miniclaw.errors import ConfigError, ProtocolError
+
+__all__ = ["LOCAL", "NEEDS_YES", "run_local"]
+
+LOCAL: Final = {
+    "exit": "leaves; so do exit, quit and Ctrl+D",
+    "export": "writes the session as Markdown into a file: /export [FILE]",
+    "trace": "shows what the last turn, or /trace TURN, did call by call",
+}
+NEEDS_YES: Final = {
+    "/clear": ("清空这次对话？", "Clear this conversation?"),
+    "/memories clear": ("忘记所有记忆？", "Forget all memories?"),
+}
+PAGE: Final = 1000
+
+
+class Commanding(Protocol):
+    """What is needed of a conversation."""
+
+    session_id: str | None
+    last_turn: str | None
+
+    async def command(self, name: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a command and return its result."""
+        ...
+
+
+async def run_local(conversation: Commanding, line: str, args: argparse.Namespace) -> str | None:
+    """Carry out a local command and return what to show; `None` when the line is none.
+
+    Raises:
+        ConfigError: it cannot be done.
+        ProtocolError: the gateway refused a part of it.
+    """
+    word, _, rest = line.partition(" ")
+    if word == "/export":
+        return await _export(conversation, rest.strip())
+    if word == "/trace":
+        if args.connect:
+            raise ConfigError("Traces are on the gateway's machine; run `miniclaw trace` there.")
+        from miniclaw.cli import trace_command
+
+        turn = rest.strip() or conversation.last_turn
+        trace_command.run(argparse.Namespace(**{**vars(args), "turn": turn, "prompt": False, "json": False}))
+        return ""
+    return None
+
+
+async def _export(conversation: Commanding, file: str) -> str:
+    if conversation.session_id is None:
+        raise ProtocolError("session_not_found", "There is nothing to export yet; say something first.")
+    messages: list[dict[str, Any]] = []
+    before: int | None = None
+    while True:
+        page = {"session_id": conversation.session_id, "limit": PAGE} | ({"before": before} if before else {})
+        found = await conversation.command("history", page)
+        messages = [*found["messages"], *messages]
+        if not found["more"]:
+            break
+        before = found["messages"][0]["position"]
+    said = [m for m in messages if m["role"] in ("user", "assistant") and m["content"]]
+    text = "\n".join(f"## {m['role']}\n\n{m['content']}\n" for m in said)
+    return f"{_written(file or f'{conversation.session_id}.md', text)} ({len(said)})"
+
+
+def _written(file: str, text: str) -> Path:
+    path = Path(file).expanduser().absolute()
+    try:
+        with path.open("x", encoding="utf-8") as out:
+            out.write(text)
+    except OSError as error:
+        raise ConfigError(f"`{path}` cannot be written: {error.strerror}; name another file.") from error
+    return path

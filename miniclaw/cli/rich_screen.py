@@ -1,0 +1,170 @@
+"""The screen of a person at a terminal: Markdown that is rendered block by block, and what is going on."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.markdown import Markdown
+from rich.text import Text
+
+from miniclaw.cli.screen import HARMLESS, Screen
+
+__all__ = ["Blocks", "RichScreen", "changes_of"]
+
+DIFF_LINES: Final = 40
+_FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
+_ITEM: Final = re.compile(r" {0,3}([-+*]|\d{1,9}[.)])( |$)")
+
+
+class Blocks:
+    """Cuts a growing Markdown text where a top-level block has ended, so that it can be rendered for good.
+
+    A block ends at a blank line that is in no code fence; a list goes on as long as what follows is indented
+    or a further item. However the text arrives, the pieces joined are the text.
+    """
+
+    def __init__(self) -> None:
+        self._tail = ""
+        self._lines: list[str] = []
+        self._fence = ""
+        self._is_list = False
+
+    def feed(self, delta: str) -> list[str]:
+        """Take more text; the blocks that it finished."""
+        *lines, self._tail = (self._tail + delta).split("\n")
+        finished: list[str] = []
+        for line in lines:
+            if self._begins_anew(line):
+                finished.append("".join(self._lines))
+                self._lines = []
+            if not any(map(str.strip, self._lines)) and line.strip():
+                self._is_list = _ITEM.match(line) is not None
+            self._lines.append(line + "\n")
+            self._look_for_fence(line)
+        return finished
+
+    @property
+    def open(self) -> str:
+        """What belongs to no finished block yet."""
+        return "".join(self._lines) + self._tail
+
+    def end(self) -> str:
+        """The rest, and begin a new text."""
+        rest = self.open
+        self.__init__()  # type: ignore[misc]  # its own
+        return rest
+
+    def _begins_anew(self, line: str) -> bool:
+        before = self._lines[-1:]
+        if self._fence or not before or before[0].strip() or not line.strip():
+            return False
+        if not any(map(str.strip, self._lines)):
+            return False
+        return not (self._is_list and (line[0] in " \t" or _ITEM.match(line)))
+
+    def _look_for_fence(self, line: str) -> None:
+        found = _FENCE.match(line)
+        if found is None:
+            return
+        mark = found[1]
+        if not self._fence:
+            self._fence = mark
+        elif mark.startswith(self._fence) and not line.strip(" \t" + mark[0]):
+            self._fence = ""
+
+
+class RichScreen(Screen):
+    """Shows a reply as rendered Markdown: finished blocks stay, the open one is plain until it ends.
+
+    Args:
+        workspace: where file tools work, if that is this machine; for the difference that a write makes.
+    """
+
+    def __init__(self, *, workspace: Path | None = None) -> None:
+        super().__init__()
+        self._console = Console(highlight=False, soft_wrap=False)
+        self._workspace = workspace
+        self._blocks = Blocks()
+        self._live: Live | None = None
+
+    def question(self, data: dict[str, Any]) -> None:
+        super().question(data)
+        for line in changes_of(data["tool"], data["arguments"], self._workspace):
+            style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
+            self._console.print(Text(line.translate(HARMLESS), style=style))
+
+    def _write(self, text: str, *, is_ours: bool = False) -> None:
+        """Text of the model goes through the blocks; what is ours as it is."""
+        if is_ours:
+            super()._write(text, is_ours=True)
+            return
+        for block in self._blocks.feed(text.translate(HARMLESS)):
+            self._print(block)
+        self._column = 1 if self._blocks.open else 0
+        self._show_open()
+
+    def _end_line(self) -> None:
+        self._hide_open()
+        self._print(self._blocks.end())
+        self._column = 0
+
+    def _line(self, text: str) -> None:
+        self._end_line()
+        Screen._write(self, text + "\n", is_ours=True)
+
+    def _print(self, block: str) -> None:
+        if block.strip():
+            self._hide_open()
+            self._console.print(Markdown(block, hyperlinks=False))
+            self._console.print()
+
+    def _show_open(self) -> None:
+        text = self._blocks.open
+        if not text.strip():
+            return
+        rows = max(1, self._console.height - 3)
+        lines = Text(text.rstrip("\n")).wrap(self._console, self._console.width)[-rows:]
+        shown = Text("\n").join(lines)
+        if self._live is None:
+            self._live = Live(shown, console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(shown, refresh=True)
+
+    def _hide_open(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def changes_of(tool: str, arguments: dict[str, Any], workspace: Path | None) -> list[str]:
+    """The difference that a call of a file tool would make, at most 40 lines of it; none for other tools."""
+    if tool == "edit_file":
+        old, new = arguments.get("old_text"), arguments.get("new_text")
+    elif tool == "write_file":
+        old, new = _now(workspace, arguments.get("path")), arguments.get("content")
+    else:
+        return []
+    if not isinstance(old, str) or not isinstance(new, str):
+        return []
+    found = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2)
+    lines = [line for line in found if not line.startswith(("---", "+++"))]
+    more = len(lines) - DIFF_LINES
+    return [*lines[:DIFF_LINES], *([f"… {more}"] if more > 0 else [])]
+
+
+def _now(workspace: Path | None, path: object) -> str:
+    """What stands in the file now, as far as it can be read; nothing for a new one."""
+    from miniclaw.errors import ToolError
+    from miniclaw.tools.workspace import Workspace
+
+    if workspace is None or not isinstance(path, str):
+        return ""
+    try:
+        return Workspace(workspace).read(path).decode("utf-8", "replace")
+    except ToolError:
+        return ""

@@ -1,0 +1,190 @@
+"""`miniclaw chat` for a person at a terminal: rendered Markdown, the state, questions, local commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from miniclaw.agent.providers import LLMResponse, ToolCall
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.cli.prompt import WordCompleter
+from miniclaw.cli.rich_screen import Blocks, RichScreen, changes_of
+from miniclaw.cli.screen import State
+from tests.support.agent import eventually, send
+from tests.support.claw import running_claw
+from tests.support.terminal import Terminal
+from tests.test_cli import ENV
+
+CLEVER = {**ENV, "TERM": "xterm-256color"}
+PIECES = st.sampled_from(
+    ["a", "\n", "\n\n", "```\n", "~~~", "- x", "1. y", "    code", "| a |", "中", " ", "# h\n"]
+)
+
+
+def plain(output: str) -> str:
+    """What was written, without the control sequences."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
+
+
+@given(st.lists(PIECES, max_size=40), st.lists(st.integers(0, 60), max_size=8))
+def test_blocks_joined_are_the_text_however_it_arrives(pieces: list[str], cuts: list[int]) -> None:
+    text = "".join(pieces)
+    whole, parts = Blocks(), Blocks()
+    expected = whole.feed(text)
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    found = [block for a, b in zip(places, places[1:], strict=False) for block in parts.feed(text[a:b])]
+    assert found == expected
+    assert "".join(found) + parts.open == text
+    assert all(block.strip() for block in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "finished"),
+    [
+        ("one\n\ntwo\n", ["one\n\n"]),
+        ("```\na\n\nb\n```\n\nend\n", ["```\na\n\nb\n```\n\n"]),
+        ("- a\n\n- b\n\n  more\n\nend\n", ["- a\n\n- b\n\n  more\n\n"]),
+        ("| a |\n| - |\n| 1 |\n", []),
+    ],
+)
+def test_a_block_ends_at_a_blank_line_but_not_inside_code_or_a_list(text: str, finished: list[str]) -> None:
+    assert Blocks().feed(text) == finished
+
+
+def test_a_reply_is_rendered_within_the_columns_and_wide_characters_count_twice(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = RichScreen()
+    text = "**重点**：" + "中文宽字符" * 20 + "\n\n| 城市 | 天气 |\n| --- | --- |\n| 杭州 | 晴 |\n\n`x`"
+    for character in text:
+        screen.show("text.delta", {"text": character})
+    screen.show("turn.finished", {"text": text})
+    shown = plain(capsys.readouterr().out)
+    assert "**" not in shown and "| ---" not in shown
+    assert "重点" in shown and "杭州" in shown
+    assert max(map(cell_len, shown.splitlines())) <= 40
+
+
+def test_a_write_is_shown_as_the_difference_that_it_makes(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+    lines = changes_of("write_file", {"path": "a.txt", "content": "one\nthree\n"}, tmp_path)
+    assert [line for line in lines if line[0] in "+-"] == ["-two", "+three"]
+    edit = {"path": "a.txt", "old_text": "x", "new_text": "y"}
+    assert changes_of("edit_file", edit, None)[1:] == ["-x", "+y"]
+    assert changes_of("write_file", {"path": "../a.txt", "content": "new"}, tmp_path)[1:] == ["+new"]
+    assert changes_of("http_request", {"url": "x"}, tmp_path) == []
+    long = changes_of("write_file", {"path": "b", "content": "x\n" * 500}, tmp_path)
+    assert len(long) == 41 and long[-1] == "… 461"
+
+
+def test_commands_and_file_names_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from prompt_toolkit.completion import CompleteEvent
+    from prompt_toolkit.document import Document
+
+    (tmp_path / "说明.txt").touch()
+    monkeypatch.chdir(tmp_path)
+    completer = WordCompleter([("model", ""), ("memories", ""), ("new", "")])
+
+    def completed(text: str) -> list[str]:
+        found = completer.get_completions(Document(text, len(text)), CompleteEvent())
+        return [completion.text for completion in found]
+
+    assert completed("/m") == ["/model", "/memories"]
+    assert completed("read ./说") == ["明.txt"]
+    assert completed("/model ./") == ["说明.txt"]
+    assert completed("hello") == []
+
+
+def test_costs_of_turns_add_up_and_one_without_a_price_makes_the_sum_unknown(tmp_path: Path) -> None:
+    state = State(tmp_path, session_id="ses_1")
+    state.count({"model": "m", "input_tokens": 10, "output_tokens": 2, "cost": 0.25})
+    state.count({"input_tokens": 1, "output_tokens": 1, "cost": 0.5})
+    assert state.line() == "idle · m · ↑11 ↓3 · $0.7500 · ses_1"
+    state.count({"cost": "unknown"})
+    state.count({"cost": 1.0})
+    assert state.total_cost_usd is None
+
+
+def test_a_person_sees_where_they_are_is_asked_before_clearing_and_goes_on_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "talk.md"
+    with Terminal("chat", "--data-dir", str(tmp_path / "d"), env=CLEVER, columns=40) as terminal:
+        terminal.wait_for("workspace:")
+        terminal.wait_for("tools:")
+        terminal.wait_for("›")
+        terminal.type("37*43 等于多少\r")
+        terminal.wait_for("1591\x1b[0m")  # bold: rendered
+        terminal.wait_for("›")
+        terminal.type("/memories clear\r")
+        terminal.wait_for("Forget all memories? [y/n]")
+        terminal.type("n\r")
+        terminal.wait_for("›")
+        terminal.type(f"/export {out}\r")
+        terminal.wait_for("(2)")
+        terminal.type("/trace\r")
+        terminal.wait_for("calculator")
+        terminal.wait_for("›")
+        terminal.type("exit\r")
+        assert terminal.exit_code() == 0
+    assert "37*43 等于多少" in out.read_text(encoding="utf-8")
+    with Terminal("chat", "--resume", "--data-dir", str(tmp_path / "d"), env=CLEVER, columns=40) as terminal:
+        terminal.wait_for("idle")  # below the prompt
+        terminal.type("\x1b[A")  # up: what was said in this session before
+        terminal.wait_for("37*43")
+        terminal.type("\x15/stats\r")
+        terminal.wait_for("ses_")
+        terminal.wait_for("›")
+        terminal.type("\x04")
+        assert terminal.exit_code() == 0
+
+
+def chat(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "miniclaw", "chat", *arguments]
+    return subprocess.run(
+        command, input=text, env={**ENV}, capture_output=True, encoding="utf-8", timeout=60, check=False
+    )
+
+
+def test_piped_lines_with_json_are_events_a_line(tmp_path: Path) -> None:
+    done = chat("--json", "--data-dir", str(tmp_path), text="37*43 等于多少\n/stats\n")
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+    names = [event["name"] for event in events]
+    assert names[0] == "turn.started" and names[-2:] == ["command.result", "note"]
+    assert {"tool.started", "tool.finished", "text.delta"} < set(names)
+    (end,) = [event for event in events if event["name"] == "turn.finished"]
+    assert "1591" in end["data"]["text"]
+    assert end["seq"] == len(names) - 2
+
+
+async def test_the_file_tools_of_a_user_work_where_the_settings_say(tmp_path: Path) -> None:
+    place = tmp_path / "项目"
+    place.mkdir()
+    (place / "读我.txt").write_text("hello", encoding="utf-8")
+    calls = [ToolCall.of("call_1", "list_files", {}), ToolCall.of("call_2", "read_file", {"path": "../d"})]
+    model = ScriptedProvider([LLMResponse(tool_calls=tuple(calls)), LLMResponse(text="done")])
+    arguments = {"users.owner.workspace": str(place)}
+    async with running_claw(tmp_path / "d", model, arguments=arguments) as claw:
+        await send(claw)
+        await eventually(lambda: len(model.requests) == 2)
+    listed, outside = (message["content"] for message in model.requests[1][-2:])
+    assert "读我.txt" in listed and "not allowed" in outside
+    assert not (tmp_path / "d" / "users" / "owner" / "workspace").exists()
+
+
+def test_a_workspace_that_is_no_directory_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    done = chat(
+        "--workspace", str(tmp_path / "no"), "--data-dir", str(tmp_path / "d"), "--once", "hi", text=""
+    )
+    assert done.returncode == 1 and "there is no directory" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
