@@ -248,6 +248,19 @@ async def test_memories_can_be_added_read_searched_and_deleted(tmp_path: Path) -
                 assert [m["content"] for m in (await response.json())["memories"]] == ["我住在杭州"]
         async with http.get(f"{base}/api/memories/{memory_id}", headers=AUTH) as response:
             assert (await response.json())["context"] == "闲聊"
+        moved = {"content": "我住在上海", "supersedes": memory_id}
+        async with http.post(f"{base}/api/memories", headers=AUTH, json=moved) as response:
+            new_id = (await response.json())["memory_id"]
+        async with http.get(f"{base}/api/memories/{memory_id}", headers=AUTH) as response:
+            old = await response.json()
+            assert (old["status"], old["superseded_by"]) == ("superseded", new_id)
+        nothing = {"content": "x", "supersedes": "mem_none"}
+        async with http.post(f"{base}/api/memories", headers=AUTH, json=nothing) as response:
+            assert response.status == 404
+        async with http.post(f"{base}/api/memories/{new_id}/confirm", headers=AUTH, json={}) as response:
+            assert response.status == 200
+        async with http.get(f"{base}/api/memories", headers=AUTH) as response:
+            assert [m["memory_id"] for m in (await response.json())["memories"]] == [new_id]
         async with http.delete(f"{base}/api/memories/{memory_id}", headers=AUTH) as response:
             assert response.status == 200
         async with http.get(f"{base}/api/memories/..%2f..%2fx", headers=AUTH) as response:

@@ -266,7 +266,7 @@ async def test_metadata_is_merged_and_a_none_removes_its_key(
 async def test_changes_made_at_once_are_all_kept(manager: SessionManager, storage: SessionStorage) -> None:
     session = await manager.get_or_create("ann", "web")
     async with asyncio.timeout(10):
-        await asyncio.gather(*(manager.update(session, **{f"key{n}": n}) for n in range(10)))
+        await asyncio.gather(*(manager.update(session, is_use=True, **{f"key{n}": n}) for n in range(10)))
     stored = await storage.load(session.session_id)
     assert stored is not None
     assert stored.metadata == session.metadata == {f"key{n}": n for n in range(10)}
@@ -397,6 +397,7 @@ def test_a_row_of_a_session_is_what_a_list_shows() -> None:
         "phase": "idle",
         "created_at": "1970-01-01T00:00:00.000Z",
         "updated_at": "1970-01-01T00:00:01.500Z",
+        "unread": False,
     }
 
 

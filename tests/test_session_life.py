@@ -13,6 +13,8 @@ import pytest
 
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.session.models import Usage
+from miniclaw.skills.models import Skill
 from tests.support.agent import outcome, send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
@@ -248,3 +250,65 @@ async def test_nothing_of_a_deleted_session_is_left_in_any_file(tmp_path: Path) 
         await claw.sessions.delete(receipt.session_id)
         assert holding() == []
     assert holding() == []
+
+
+async def test_what_came_since_one_looked_is_unread_until_seen_and_a_title_is_no_use(tmp_path: Path) -> None:
+    provider = ScriptedProvider([echo, echo])
+    async with running_claw(tmp_path, provider, web=True) as claw:
+        assert claw.gateway is not None and claw.web is not None
+        base = f"{claw.web.url}/api/sessions"
+        async with raw_client(claw.gateway.port or 0) as client, aiohttp.ClientSession() as http:
+            session_id = (await client.say("one"))["session_id"]
+
+            async def row() -> dict[str, Any]:
+                _, found = await call(http, "GET", base)
+                (only,) = found["sessions"]
+                return dict(only)
+
+            assert (await row())["unread"] is False, "what nobody ever opened in a list is not news"
+            await client.command("seen", {"session_id": session_id})
+            before = await row()
+            await call(http, "PATCH", f"{base}/{session_id}", json={"title": "T"})
+            assert await row() == {**before, "title": "T"}
+            await client.say("two", session_id=session_id)
+            assert (await row())["unread"] is True
+            await client.command("seen", {"session_id": session_id})
+            assert (await row())["unread"] is False
+
+
+async def test_a_page_of_the_log_tells_what_each_turn_cost_and_which_memories_it_used(tmp_path: Path) -> None:
+    said = LLMResponse(text="龙井。", usage=Usage(input_tokens=7, output_tokens=3))
+    async with running_claw(tmp_path, ScriptedProvider([said]), web=True) as claw:
+        assert claw.gateway is not None and claw.web is not None
+        saved = await claw.memory.save("owner", "我爱喝龙井茶")
+        async with raw_client(claw.gateway.port or 0) as client, aiohttp.ClientSession() as http:
+            session_id = (await client.say("我爱喝什么茶"))["session_id"]
+            url = f"{claw.web.url}/api/sessions/{session_id}/messages?html=1"
+            _, page = await call(http, "GET", url)
+    user, answer = page["messages"]
+    assert "usage" not in user and answer["usage"]["input_tokens"] == 7
+    assert [memory["memory_id"] for memory in answer["used_memories"]] == [saved.memory_id]
+
+
+async def test_skills_tell_what_is_on_in_a_session_and_why_its_last_message_suggests_one(
+    tmp_path: Path,
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([echo]), web=True) as claw:
+        assert claw.gateway is not None and claw.web is not None
+        claw.skills.register(
+            Skill(name="tea-art", description="Brews.", trigger=("龙井",), system_prompt="x")
+        )
+        async with raw_client(claw.gateway.port or 0) as client, aiohttp.ClientSession() as http:
+            session_id = (await client.say("龙井怎么泡"))["session_id"]
+            await client.command("skills", {"session_id": session_id, "activate": "tea-art"})
+            for query, expected in (
+                ("", (False, "")),
+                (f"?session_id={session_id}", (True, "trigger `龙井`")),
+            ):
+                _, found = await call(http, "GET", f"{claw.web.url}/api/skills{query}")
+                (row,) = [row for row in found["skills"] if row["name"] == "tea-art"]
+                assert (row["active"], row["match"]) == expected
+            _, models = await call(http, "GET", f"{claw.web.url}/api/models?session_id={session_id}")
+            assert models["model"] == "scripted"
+            status, _ = await call(http, "GET", f"{claw.web.url}/api/skills?session_id=ses_none")
+            assert status == 404

@@ -84,6 +84,7 @@ class Api:
             ("GET", "/api/mcp", self.mcp),
             ("GET", "/api/skills", self.skills),
             ("GET", "/api/skills/{name}", self.skill),
+            ("GET", "/api/models", self.models),
             ("GET", "/api/usage", self.usage),
             ("GET", "/api/timers", self.timers),
             ("DELETE", "/api/timers/{id}", self.cancel_timer),
@@ -175,7 +176,17 @@ class Api:
         )
         if html:
             await asyncio.to_thread(_render, page["messages"])
+            self._add_reports(page["messages"])
         return json_response(page)
+
+    def _add_reports(self, rows: list[dict[str, Any]]) -> None:
+        """Put what a turn cost and which memories it used to its last message, as its end told it."""
+        for turn_id, row in {row["turn_id"]: row for row in rows}.items():
+            turn = self._c.turns.get(turn_id) if turn_id else None
+            data = turn.outcome["data"] if turn is not None and turn.outcome is not None else {}
+            row |= {
+                name: data[name] for name in ("usage", "used_memories", "saved_memories") if data.get(name)
+            }
 
     async def tools(self, request: web.Request) -> web.Response:
         """The tools."""
@@ -188,9 +199,23 @@ class Api:
         return json_response({"servers": self._c.servers.status() if is_admin else []})
 
     async def skills(self, request: web.Request) -> web.Response:
-        """The skills."""
+        """The skills; with `session_id` which are on there and why its last message suggests one."""
+        active, said = list[str](), ""
+        if session_id := request.query.get("session_id", ""):
+            session = await self._commands.sessions.whole(user_of(request), session_id)
+            active = session.metadata.get("skills") or []
+            users = (e.message for e in reversed(session.messages) if e.message["role"] == "user")
+            said = str(next(users, {}).get("content") or "")
         self._c.skills.reload_if_changed()
-        return json_response({"skills": self._c.skills.rows()})
+        return json_response({"skills": self._c.skills.rows(active, said)})
+
+    async def models(self, request: web.Request) -> web.Response:
+        """The model of a session, or of new ones, and those that there are."""
+        chosen, provider = None, self._c.provider
+        if session_id := request.query.get("session_id", ""):
+            session = await self._commands.sessions.whole(user_of(request), session_id)
+            chosen = session.metadata.get("model")
+        return json_response({"model": chosen or provider.info.name, "models": await provider.models()})
 
     async def skill(self, request: web.Request) -> web.Response:
         """One skill with its instructions."""

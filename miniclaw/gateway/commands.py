@@ -157,9 +157,7 @@ class Commands:
 
     async def _seen(self, inbound: Inbound, args: InSession) -> dict[str, Any]:
         session = await self._session(inbound, args.session_id)
-        if (loaded := await self._c.sessions.get(session.session_id)) is not None:
-            await self._c.sessions.update(loaded, seen=now())
-        return {"session_id": session.session_id}
+        return await self.sessions.seen(_scope(inbound), session.session_id)
 
     async def _cancel(self, inbound: Inbound, args: Cancel) -> dict[str, Any]:
         turn_id = args.turn_id

@@ -28,6 +28,8 @@ class _Change(BaseModel):
 
 class _Save(_Change):
     content: str = Field(min_length=1, max_length=4000)
+    supersedes: str | None = None
+    """The memory whose place it takes."""
 
 
 class _Update(_Change):
@@ -56,6 +58,7 @@ class MemoryApi:
             ("POST", "/api/memories/import", self.import_),
             ("GET", "/api/memories/{id}", self.show),
             ("PATCH", "/api/memories/{id}", self.update),
+            ("POST", "/api/memories/{id}/confirm", self.confirm),
             ("DELETE", "/api/memories/{id}", self.delete),
         ]
 
@@ -67,8 +70,13 @@ class MemoryApi:
     async def save(self, request: web.Request) -> web.Response:
         """Save a memory that the user wrote; `similar` is what it seems to repeat or contradict."""
         body: _Save = await read_json(request, _Save)
-        fields = body.model_dump(exclude_none=True)
-        return json_response(await self._actions.save(user_of(request), **fields), status=201)
+        fields, user_id = body.model_dump(exclude_none=True, exclude={"supersedes"}), user_of(request)
+        if body.supersedes is not None:
+            await self._actions.get(user_id, body.supersedes)
+        saved = await self._actions.save(user_id, **fields)
+        if body.supersedes not in (None, saved["memory_id"]):
+            await self._memory.supersede(user_id, body.supersedes, by=saved["memory_id"])
+        return json_response(saved, status=201)
 
     async def show(self, request: web.Request) -> web.Response:
         """One memory."""
@@ -82,6 +90,10 @@ class MemoryApi:
         await self._actions.get(user_id, memory_id)
         record = await self._memory.update(user_id, memory_id, **body.model_dump(exclude_none=True))
         return json_response(record.model_dump(mode="json"))
+
+    async def confirm(self, request: web.Request) -> web.Response:
+        """Say yes to a proposed memory."""
+        return json_response(await self._actions.confirm(user_of(request), request.match_info["id"]))
 
     async def delete(self, request: web.Request) -> web.Response:
         """Delete one memory."""

@@ -25,6 +25,7 @@ def session_row(session: Session, phase: str) -> dict[str, Any]:
         "phase": phase,
         "created_at": format_time(session.created_at),
         "updated_at": format_time(session.updated_at),
+        "unread": str(session.metadata.get("seen", "~")) < format_time(session.updated_at),
     }
 
 

@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from miniclaw.agent.core import Core
 from miniclaw.errors import ProtocolError, SkillError
+from miniclaw.gateway.events import event_frame
 from miniclaw.gateway.pages import session_row
+from miniclaw.gateway.protocol import format_time
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session
 
@@ -54,8 +56,16 @@ class SessionActions:
     async def rename(self, scope: str, session_id: str, title: str) -> dict[str, Any]:
         """Give it a title; an empty one lets the first message be the title again."""
         session = await self.whole(scope, session_id)
-        await self._c.sessions.update(session, title=" ".join(title.split())[:MAX_TITLE] or None)
-        return session_row(session, self.phase(session_id))
+        title = " ".join(title.split())[:MAX_TITLE]
+        await self._c.sessions.update(session, is_use=False, title=title or None)
+        return self._tell(scope, session_row(session, self.phase(session_id)))
+
+    async def seen(self, scope: str, session_id: str) -> dict[str, Any]:
+        """Everything in it up to now was read."""
+        session = await self.whole(scope, session_id)
+        await self._c.sessions.update(session, is_use=False, seen=format_time(session.updated_at))
+        self._tell(scope, session_row(session, self.phase(session_id)))
+        return {"session_id": session_id}
 
     async def fork(self, scope: str, session_id: str, position: int | None) -> dict[str, Any]:
         """A new session that goes on behind one message of this one; behind the last one by default."""
@@ -64,7 +74,7 @@ class SessionActions:
         if not -1 <= last < session.next_position:
             raise ProtocolError("bad_arguments", "`position` must be that of a message of the session.")
         copy = await self._c.sessions.fork(session, last)
-        return session_row(copy, "idle")
+        return self._tell(scope, session_row(copy, "idle"))
 
     async def delete(self, scope: str, session_id: str) -> dict[str, Any]:
         """Remove it with everything in it; not while a turn runs or waits.
@@ -76,7 +86,13 @@ class SessionActions:
         deleted = await self._c.sessions.delete(session_id, unless="open")
         if not deleted and await self._c.sessions.get(session_id) is not None:
             raise ProtocolError("session_busy", "A turn of this session is running; cancel it first.")
-        return {"session_id": session_id, "deleted": True}
+        return self._tell(scope, {"session_id": session_id, "deleted": True})
+
+    def _tell(self, scope: str, row: dict[str, Any]) -> dict[str, Any]:
+        """Show all connections of the user what became of a session."""
+        frame = event_frame("session.updated", row, target="agent", session_id=row["session_id"])
+        self._c.live.bus.publish(f"user.{scope}", frame)
+        return row
 
     async def skills(self, session: Session | None, activate: str, deactivate: str) -> dict[str, Any]:
         """The skills, after one was switched on or off in a session of the scope.

@@ -131,8 +131,10 @@ class SessionManager:
         if stored is not None:
             session.extend([e for e in stored.messages if e.position >= session.next_position])
 
-    async def update(self, session: Session, **metadata: Any) -> None:
+    async def update(self, session: Session, *, is_use: bool = True, **metadata: Any) -> None:
         """Store changed metadata, then show it; a value of `None` removes the key.
+
+        Where it `is_use` the session counts as used now, which keeps it from expiring.
 
         Raises:
             ProtocolError: the session was deleted meanwhile; it does not come back by this.
@@ -142,7 +144,8 @@ class SessionManager:
                 raise ProtocolError("session_not_found", "There is no such session.")
             merged = {**session.metadata, **metadata}
             kept = {key: value for key, value in merged.items() if value is not None}
-            changed = session.model_copy(update={"metadata": kept, "updated_at": self._clock()})
+            moment = self._clock() if is_use else session.updated_at
+            changed = session.model_copy(update={"metadata": kept, "updated_at": moment})
             await self.storage.save(changed, fence=self._fence)
             session.metadata, session.updated_at = kept, changed.updated_at
 

@@ -204,8 +204,9 @@ class SkillManager:
         """All skills, by name."""
         return list(self._skills.values())
 
-    def rows(self, active: Collection[str] = ()) -> Sequence[dict[str, Any]]:
-        """All skills as lists show them; `missing` says why one cannot be used."""
+    def rows(self, active: Collection[str] = (), text: str = "") -> Sequence[dict[str, Any]]:
+        """All skills as lists show them: `missing` says why one cannot be used, `match` why `text` suggests it."""
+        reasons = {skill.name: reason for skill, reason in self.match(text)}
         return [
             {
                 "name": skill.name,
@@ -213,6 +214,7 @@ class SkillManager:
                 "version": skill.version,
                 "active": skill.name in active,
                 "missing": self.missing(skill),
+                "match": reasons.get(skill.name, ""),
             }
             for skill in self._skills.values()
         ]
