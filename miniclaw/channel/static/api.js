@@ -1,4 +1,4 @@
-/* The few things that are read over HTTP. */
+/* What is read and changed over HTTP. */
 
 const TIMEOUT_MS = 20_000;
 
@@ -10,28 +10,32 @@ export class ApiError extends Error {
   }
 }
 
-async function get(path) {
+/** Ask `./api/…`; a body is sent as JSON, or as it is where it is a form. */
+export async function call(path, body, method = body === undefined ? "GET" : "POST", more = {}) {
+  const isForm = body instanceof FormData;
   let response;
   try {
     response = await fetch(`./api/${path}`, {
-      headers: { Accept: "application/json" },
-      signal: AbortSignal.timeout(TIMEOUT_MS),
+      method,
+      headers: { Accept: "application/json", ...(method !== "GET" && !isForm && { "Content-Type": "application/json" }) },
+      body: body === undefined || isForm ? body : JSON.stringify(body),
+      signal: AbortSignal.timeout(isForm ? 10 * TIMEOUT_MS : TIMEOUT_MS),
+      ...more,
     });
   } catch {
     throw new ApiError(0, "unreachable", "");
   }
-  const body = await response.json().catch(() => ({}));
+  const answer = await response.json().catch(() => ({}));
   if (!response.ok) {
-    throw new ApiError(response.status, body.error?.code ?? "internal", body.error?.message ?? `HTTP ${response.status}`);
+    throw new ApiError(response.status, answer.error?.code ?? "internal", answer.error?.message ?? `HTTP ${response.status}`);
   }
-  return body;
+  return answer;
 }
 
-export const getStatus = () => get("status");
-export const getSessions = async () => (await get("sessions")).sessions;
+export const sessionPath = (id, rest = "") => `sessions/${encodeURIComponent(id)}${rest}`;
 
 /** Messages of a session, oldest first; `before` is the position of the first one that is shown. */
-export function getMessages(sessionId, before) {
+export function getMessages(id, before) {
   const query = new URLSearchParams({ limit: 50, html: 1, ...(before === undefined ? {} : { before }) });
-  return get(`sessions/${encodeURIComponent(sessionId)}/messages?${query}`);
+  return call(sessionPath(id, `/messages?${query}`));
 }

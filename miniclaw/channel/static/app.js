@@ -1,13 +1,16 @@
 /* Starts the page and joins its parts: which chat is shown, where events go, what is sent. */
 
-import { getStatus } from "./api.js";
+import { call } from "./api.js";
 import { Composer, hello } from "./composer.js";
-import { $, icon, newId } from "./dom.js";
+import { failed, toast } from "./dialogs.js";
+import { $, copyText, icon, newId } from "./dom.js";
 import { t, translate } from "./i18n.js";
+import { listenForKeys } from "./keys.js";
 import { Outbox } from "./outbox.js";
+import { Panel } from "./panel.js";
 import { ScrollKeeper } from "./scroll.js";
 import { Sidebar } from "./sidebar.js";
-import { Status, toast } from "./status.js";
+import { Status } from "./status.js";
 import { Thread } from "./thread.js";
 import { Wire } from "./wire.js";
 
@@ -25,26 +28,29 @@ for (const [id, shape] of Object.entries({ menu: "menu", "close-menu": "cross", 
 translate(document);
 
 const status = new Status(() => wire.retry());
-const sidebar = new Sidebar();
+const sidebar = new Sidebar({ opened: route, gone, seen: (id) => wire.command("seen", { session_id: id }).catch(() => {}) });
 const scroll = new ScrollKeeper($("scroller"), $("threads"), $("latest"));
-const composer = new Composer({ send, stop });
+const composer = new Composer({ send, stop, editLast: () => current.last?.edit() });
 const wire = new Wire({ onEvent, onState, isRefused });
 const outbox = new Outbox(wire, {
   session: (draft, id) => adopt(draft, id),
   accepted: (entry, receipt) => accepted(entry, receipt),
   refused: (entry, error) => threadOf(entry)?.refused(entry, error),
 });
-const tools = { wire, outbox, scroll, onChange: changed };
+const tools = { wire, outbox, scroll, onChange: changed, quote: (text) => composer.quote(text), branch };
+const panel = new Panel({ wire, status, session: () => current?.session, say: (text) => send(text) });
 const greeting = hello(send);
 
+listenForKeys({ newChat, search, copyLast, escape });
 addEventListener("hashchange", route);
 addEventListener("popstate", route);
 document.addEventListener("miniclaw:language", () => showTitle());
 for (const id of ["new-chat", "new-chat-narrow"]) $(id).addEventListener("click", newChat);
 $("sessions").addEventListener("click", (event) => event.target.closest("a") && sidebar.toggle(false));
+$("panels").addEventListener("click", () => sidebar.toggle(false));
 
 wire.retry();
-getStatus().then((about) => status.about(about), () => {});
+call("status").then((about) => status.about(about), () => {});
 sidebar.load().catch(() => {});
 if (!location.hash && outbox.adopted) history.replaceState(null, "", `#${outbox.adopted}`);
 route();
@@ -75,6 +81,7 @@ function show(thread) {
   composer.open(thread.session);
   sidebar.select(thread.session);
   changed(thread);
+  panel.refresh();
   scroll.restore(thread.scrollPlace);
   bringUpToDate(thread);
   forgetOldThreads();
@@ -114,7 +121,7 @@ function accepted(entry, receipt) {
   const thread = threadOf(entry);
   thread?.accepted(entry, receipt);
   // `/new` and `/resume ID`, typed, lead to another chat.
-  const next = ["new", "resume"].includes(receipt.name) && receipt.result?.session_id;
+  const next = ["new", "resume", "fork"].includes(receipt.name) && receipt.result?.session_id;
   if (next && thread === current) location.hash = next;
 }
 
@@ -131,18 +138,44 @@ function forgetOldThreads() {
   }
 }
 
-function send(text) {
-  current.echo(outbox.add(text, current));
+/** The chat is no more, here or in another tab. */
+function gone(id) {
+  const thread = threads.get(id);
+  threads.delete(id);
+  thread?.element.remove();
+  if (thread && thread === current) newChat();
+}
+
+/** Say something again, or otherwise: in a new chat that has what came before, so that nothing is lost. */
+async function branch(thread, turn, text) {
+  await sidebar.fork(thread.session, (await thread.positionOf(turn)) - 1);
+  send(text);
+  toast(t("branched"));
+}
+
+function send(text, attachments = []) {
+  current.echo(outbox.add(text, current, attachments));
   if (current.session) sidebar.update(current.session, {});
   scroll.toEnd();
 }
 
+function search() {
+  sidebar.toggle(true);
+  $("search").focus();
+}
+
+async function copyLast() {
+  if (current.last) toast(t((await copyText(current.last.text)) ? "copied" : "copyFailed"));
+}
+
+/** One step out: the panel first, then the running answer. */
+function escape() {
+  if (panel.isOpen) panel.close();
+  else if (current.active?.id) stop();
+}
+
 async function stop() {
-  try {
-    await current.cancel();
-  } catch (error) {
-    toast(error.message || t("unreachable"));
-  }
+  await current.cancel().catch(failed);
 }
 
 /** Events go to the chat they belong to, whichever is shown. */
@@ -172,7 +205,7 @@ function onState(state) {
 
 async function isRefused() {
   try {
-    await getStatus();
+    await call("status");
     return false;
   } catch (error) {
     return error.status === 401 || error.status === 403;

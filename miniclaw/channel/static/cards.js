@@ -5,6 +5,7 @@ import { clock, name, number, say } from "./i18n.js";
 import { soon } from "./paint.js";
 
 const SHOWN_CHARACTERS = 20_000;
+const MORE_CHARACTERS = 200_000;
 const BRIEF_CHARACTERS = 90;
 
 export const asText = (value) => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2));
@@ -26,14 +27,17 @@ function brief(value) {
   return short.length > BRIEF_CHARACTERS ? `${short.slice(0, BRIEF_CHARACTERS)}…` : short;
 }
 
-/** Text in a frame; long text is cut until somebody wants all of it. */
+/** Text in a frame; of long text a piece, and more of it each time somebody asks, so that nothing freezes. */
 export function frame(text) {
-  const pre = h("pre", { tabindex: 0 }, text.slice(0, SHOWN_CHARACTERS));
-  if (text.length <= SHOWN_CHARACTERS) return [pre];
-  const more = h("button", { class: "quiet", type: "button", t: ["showAll", { count: number(text.length) }] });
+  let shown = SHOWN_CHARACTERS;
+  const pre = h("pre", { tabindex: 0 }, text.slice(0, shown));
+  if (text.length <= shown) return [pre];
+  const told = () => ["showMore", { shown: number(shown), count: number(text.length) }];
+  const more = h("button", { class: "quiet", type: "button", t: told() });
   more.addEventListener("click", () => {
-    pre.textContent = text;
-    more.remove();
+    pre.append(text.slice(shown, (shown += MORE_CHARACTERS)));
+    if (shown >= text.length) more.remove();
+    else say(more, ...told());
   });
   return [pre, more];
 }

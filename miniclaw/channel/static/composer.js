@@ -1,11 +1,14 @@
-/* Where one writes: several lines, safe with input methods, a draft for each chat. */
+/* Where one writes: several lines, safe with input methods, a draft and files for each chat. */
 
+import { Files } from "./files.js";
 import { $, h, icon, local } from "./dom.js";
+import { t } from "./i18n.js";
+import { SlashMenu } from "./slash.js";
 
 export class Composer {
   #key = "new";
 
-  /** `on` has `send(text)` and `stop()`. */
+  /** `on` has `send(text, attachments)`, `stop()` and `editLast()`. */
   constructor(on) {
     this.on = on;
     this.field = $("message");
@@ -13,6 +16,8 @@ export class Composer {
     this.stop = $("stop");
     this.send.append(icon("send"));
     this.stop.append(icon("stop"));
+    this.slash = new SlashMenu(this.field, $("slash"), (text) => this.write(text), () => this.#submit());
+    this.files = new Files(() => this.#enable());
     $("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this.#submit();
@@ -30,6 +35,8 @@ export class Composer {
   open(key) {
     this.#key = key ?? "new";
     this.field.value = local.get(`draft.${this.#key}`, "");
+    this.files.open(this.#key);
+    this.slash.close();
     this.#fit();
     this.#enable();
   }
@@ -37,6 +44,7 @@ export class Composer {
   /** The chat has got its session: what is being written stays. */
   rename(key) {
     local.set(`draft.${this.#key}`, null);
+    this.files.rename(this.#key, key);
     this.#key = key;
     this.#changed();
   }
@@ -51,31 +59,52 @@ export class Composer {
     this.field.focus({ preventScroll: true });
   }
 
+  /** Replace what is written. */
+  write(text) {
+    this.field.value = text;
+    this.#changed();
+    this.focus();
+    this.field.setSelectionRange(text.length, text.length);
+  }
+
+  /** Put a quotation before what is written. */
+  quote(text) {
+    const lines = text.trim().split("\n").map((line) => `> ${line}`);
+    this.write(`${lines.join("\n")}\n\n${this.field.value}`);
+    this.field.scrollTop = this.field.scrollHeight;
+  }
+
   #pressed(event) {
     // 229 is the key of an input method at work; Safari sends it behind the composition's end. Both are asked
     // of the event itself: a composition whose end never came must not keep Enter from sending.
     const isComposing = event.isComposing || event.keyCode === 229;
-    if (event.key !== "Enter" || event.shiftKey || event.altKey || isComposing) return;
+    if (isComposing || this.slash.pressed(event)) return;
+    if (event.key === "ArrowUp" && !this.field.value) this.on.editLast();
+    if (event.key !== "Enter" || event.shiftKey || event.altKey) return;
     event.preventDefault();
     this.#submit();
   }
 
   #submit() {
-    const text = sound(this.field.value).trim();
-    if (!text) return;
+    const files = this.files.ready;
+    const text = sound(this.field.value).trim() || (files?.length ? t("seeFiles") : "");
+    if (!text || !files) return;
     this.field.value = "";
+    this.files.clear();
     this.#changed();
-    this.on.send(text);
+    this.on.send(text, files);
   }
 
   #changed() {
     local.set(`draft.${this.#key}`, this.field.value);
+    this.slash.update();
     this.#fit();
     this.#enable();
   }
 
   #enable() {
-    this.send.disabled = !this.field.value.trim();
+    const files = this.files?.ready;
+    this.send.disabled = !files || (!this.field.value.trim() && !files.length);
   }
 
   #fit() {
@@ -89,7 +118,7 @@ const sound = (text) => (text.toWellFormed?.() ?? text).replaceAll("\0", "");
 
 /** What a chat shows before its first message. */
 export function hello(onPick) {
-  const pick = (event) => onPick(event.currentTarget.textContent);
+  const pick = (event) => onPick(event.currentTarget.textContent, []);
   const ideas = ["tryTime", "tryMath", "tryStory", "tryMemory"].map((key) => h("button", { type: "button", t: key, onclick: pick }));
   const mark = h("img", { src: "./static/icon.svg", alt: "", width: 44, height: 44 });
   return h("div", { class: "hello" }, mark, h("h2", { t: "hello" }), h("p", { t: "helloMore" }), h("div", { class: "ideas" }, ...ideas));

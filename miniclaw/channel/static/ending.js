@@ -1,7 +1,8 @@
-/* What stands below an answer: why it ended, what it cost, which memories it used. */
+/* What stands below an answer: what can be done with it, what it cost, which memories it used. */
 
-import { announce, copyText, h, icon } from "./dom.js";
-import { name, number, t } from "./i18n.js";
+import { flash, signButton } from "./dialogs.js";
+import { copyText, h, icon } from "./dom.js";
+import { number } from "./i18n.js";
 
 /** One line inside an answer; `kind` is `note`, `done` or `problem`. */
 export function note(kind, key, fill) {
@@ -9,10 +10,14 @@ export function note(kind, key, fill) {
   return h("div", { class: `part ${kind === "done" ? "note" : kind}` }, icon(sign), h("span", { t: [key, fill] }));
 }
 
-/** The line under an answer; `text` gives the answer's source. */
-export function ending(text, { usage, warning, used_memories: used = [], saved_memories: saved = [] } = {}) {
+/** The line under an answer; `text` gives the answer's source, `on` has `quote` and `again`. */
+export function ending(text, { usage, warning, used_memories: used = [], saved_memories: saved = [] } = {}, on = {}) {
   const line = h("div", { class: "ending" });
-  if (text()) line.append(copyButton(text));
+  const buttons = h("div", { class: "acts" });
+  if (text()) buttons.append(copyButton(text, "copyAnswer"), signButton("quote", "quote", on.quote));
+  if (on.again) buttons.append(signButton("again", "regenerate", on.again));
+  buttons.addEventListener("mousedown", (event) => event.preventDefault()); // keeps what is selected
+  line.append(buttons);
   if (usage && (usage.input_tokens || usage.output_tokens)) {
     const fill = { input: number(usage.input_tokens ?? 0), output: number(usage.output_tokens ?? 0) };
     line.append(h("span", { class: "usage", t: ["usage", fill] }));
@@ -24,17 +29,10 @@ export function ending(text, { usage, warning, used_memories: used = [], saved_m
   return line;
 }
 
-function copyButton(text) {
-  const button = h("button", { class: "quiet", type: "button", label: "copyAnswer" }, icon("copy"));
-  button.addEventListener("click", async () => {
+export function copyButton(text, label) {
+  const button = signButton("copy", label, async () => {
     const copied = await copyText(text());
-    button.replaceChildren(icon(copied ? "check" : "cross"));
-    name(button, copied ? "copied" : "copyFailed");
-    announce(t(copied ? "copied" : "copyFailed"));
-    setTimeout(() => {
-      button.replaceChildren(icon("copy"));
-      name(button, "copyAnswer");
-    }, 1_600);
+    flash(button, copied ? "check" : "cross", copied ? "copied" : "copyFailed");
   });
   return button;
 }

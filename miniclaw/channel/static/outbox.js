@@ -18,8 +18,8 @@ export class Outbox {
   }
 
   /** A draft is a chat without a session yet; its first message makes one. */
-  add(text, { session, draft }) {
-    const entry = { id: newId("msg"), text, session, draft };
+  add(text, { session, draft }, attachments = []) {
+    const entry = { id: newId("msg"), text, session, draft, attachments };
     this.#entries.push(entry);
     this.#save();
     this.flush();
@@ -76,7 +76,8 @@ export class Outbox {
       this.#save();
       this.on.session(entry.draft, id);
     }
-    const receipt = await this.wire.sendText(entry.id, { text: entry.text, session_id: entry.session });
+    const attachments = entry.attachments.map(({ id }) => ({ id }));
+    const receipt = await this.wire.sendText(entry.id, { text: entry.text, session_id: entry.session, ...(attachments.length && { attachments }) });
     this.remove(entry);
     this.on.accepted(entry, receipt);
   }

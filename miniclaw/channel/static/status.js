@@ -1,6 +1,6 @@
 /* What the page says about itself: connection, demo mode, theme and language, and how to get in. */
 
-import { $, announce, h, icon } from "./dom.js";
+import { $, announce, icon } from "./dom.js";
 import { name, say, t, toggleLanguage } from "./i18n.js";
 
 const THEMES = ["system", "light", "dark"];
@@ -36,6 +36,7 @@ export class Status {
   }
 
   about({ model = {}, user_id: user = "", version = "" }) {
+    this.version = `miniOpenClaw ${version}`;
     $("user").textContent = user;
     $("user").title = version ? `miniOpenClaw ${version}` : "";
     $("model").textContent = model.demo ? "" : (model.name ?? "");
@@ -64,7 +65,10 @@ export class Status {
   }
 
   #nextTheme() {
-    const choice = THEMES[(THEMES.indexOf(document.documentElement.dataset.choice) + 1) % THEMES.length];
+    this.setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.choice) + 1) % THEMES.length]);
+  }
+
+  setTheme(choice) {
     try {
       localStorage.setItem("miniclaw.theme", choice);
     } catch {
@@ -79,11 +83,4 @@ export class Status {
     $("theme").replaceChildren(icon(choice));
     name($("theme"), { system: "themeSystem", light: "themeLight", dark: "themeDark" }[choice]);
   }
-}
-
-/** A short line that goes away, for what failed at the press of a button. */
-export function toast(text) {
-  const line = h("div", { class: "toast", role: "status" }, text);
-  $("page").append(line);
-  setTimeout(() => line.remove(), 5_000);
 }

@@ -1,7 +1,7 @@
 /* A piece of answer text: finished blocks that never change again, and the open text behind them. */
 
+import { flash } from "./dialogs.js";
 import { copyText, h, icon } from "./dom.js";
-import { say } from "./i18n.js";
 import { soon } from "./paint.js";
 
 export class TextPart {
@@ -84,11 +84,10 @@ function fragment(html) {
 }
 
 function frameCode(pre) {
-  const label = h("span", { t: "copy" });
-  const button = h("button", { class: "quiet", type: "button" }, icon("copy"), label);
+  const button = h("button", { class: "quiet", type: "button" }, icon("copy"), h("span", { t: "copy" }));
   button.addEventListener("click", async () => {
-    say(label, (await copyText(pre.textContent.replace(/\n$/, ""))) ? "copied" : "copyFailed");
-    setTimeout(() => say(label, "copy"), 1_600);
+    const copied = await copyText(pre.textContent.replace(/\n$/, ""));
+    flash(button, copied ? "check" : "cross", copied ? "copied" : "copyFailed");
   });
   const frame = h("div", { class: "code" });
   pre.replaceWith(frame);

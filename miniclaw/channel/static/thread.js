@@ -1,6 +1,7 @@
 /* One chat: its turns in order, brought together from the log, live events, and messages on their way. */
 
 import { ApiError, getMessages } from "./api.js";
+import { failed } from "./dialogs.js";
 import { h, icon } from "./dom.js";
 import { Turn, isTerminal } from "./turn.js";
 
@@ -20,11 +21,12 @@ export class Thread {
 
   /**
    * @param place `{session}` of a chat that exists, or `{draft}` of one that begins with its first message
-   * @param tools `{wire, outbox, scroll, onChange}`
+   * @param tools `{wire, outbox, scroll, onChange, quote(text), branch(thread, turn, text)}`
    */
   constructor({ session = null, draft = null }, tools) {
     Object.assign(this, { session, draft, tools, title: "", isStale: true, scrollPlace: null });
     this.#older.addEventListener("click", () => this.#loadOlder());
+    new IntersectionObserver(([seen]) => seen.isIntersecting && this.#knows && this.#loadOlder(), { root: tools.scroll.scroller, rootMargin: "300px 0px 0px" }).observe(this.#older);
     this.element = h("section", { class: "thread", role: "log", label: "conversation" }, this.#older, this.#list, this.#loading, this.#problem);
     this.#loading.hidden = !session;
     for (const entry of tools.outbox.of({ session, draft })) this.echo(entry);
@@ -42,8 +44,9 @@ export class Thread {
 
   /** Show a message at once, before the server has it. */
   echo(entry) {
-    const turn = new Turn(null, this.#decide);
+    const turn = new Turn(null, this.#on);
     turn.setUser(entry.text);
+    turn.setFiles(entry.attachments);
     turn.wait(this.tools.wire.isOpen ? "sending" : "keptForLater");
     this.#echoes.set(entry.id, turn);
     this.#list.append(turn.element);
@@ -80,7 +83,7 @@ export class Thread {
     };
     const again = () => {
       discard();
-      this.echo(this.tools.outbox.add(entry.text, this));
+      this.echo(this.tools.outbox.add(entry.text, this, entry.attachments));
       this.tools.scroll.toEnd();
     };
     turn.refuse(error.message || error.code, again, discard);
@@ -98,6 +101,19 @@ export class Thread {
     if (missing) this.#catchUp(turn, missing);
     if (isTerminal(payload.name) && turn.isDirty) this.sync();
     if (!/^text\.|\.delta$/.test(payload.name)) this.tools.onChange(this);
+  }
+
+  /** The turn that was begun last. */
+  get last() {
+    return [...this.#turns.values()].findLast((turn) => turn.element.isConnected);
+  }
+
+  /** Where the message of a turn stands in the log. */
+  async positionOf(turn) {
+    const isOurs = (message) => message.role === "user" && message.turn_id === turn.id;
+    const known = turn.messages?.find(isOurs) ?? (await getMessages(this.session)).messages.find(isOurs);
+    if (!known) throw new ApiError(0, "not_found", "");
+    return known.position;
   }
 
   async cancel() {
@@ -190,7 +206,7 @@ export class Thread {
   }
 
   #append(id, previous = undefined) {
-    const turn = new Turn(id, this.#decide);
+    const turn = new Turn(id, this.#on);
     turn.wait("thinking");
     this.#turns.set(id, turn);
     const echo = [...this.#echoes.values()].find((waiting) => !waiting.hasEnded);
@@ -202,6 +218,7 @@ export class Thread {
   }
 
   async #loadOlder() {
+    if (this.#older.disabled) return;
     this.#older.disabled = true;
     try {
       const page = await getMessages(this.session, this.#first);
@@ -255,10 +272,14 @@ export class Thread {
     this.#problem.append(icon("warn"), h("div", {}, ...text));
   }
 
-  #decide = (approvalId, decision) =>
-    decision === "deny"
-      ? this.tools.wire.command("deny", { approval_id: approvalId })
-      : this.tools.wire.command("approve", { approval_id: approvalId, scope: decision });
+  #on = {
+    decide: (approvalId, decision) =>
+      decision === "deny"
+        ? this.tools.wire.command("deny", { approval_id: approvalId })
+        : this.tools.wire.command("approve", { approval_id: approvalId, scope: decision }),
+    quote: (text) => this.tools.quote(text),
+    branch: (turn, text) => this.tools.branch(this, turn, text).catch(failed),
+  };
 }
 
 function byTurn(messages) {

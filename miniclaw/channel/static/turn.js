@@ -3,7 +3,9 @@
 import { Answer } from "./answer.js";
 import { ApprovalPart, ReasoningPart, ToolPart, asText, frame } from "./cards.js";
 import { announce, h } from "./dom.js";
-import { ending, note } from "./ending.js";
+import { signButton } from "./dialogs.js";
+import { copyButton, ending, note } from "./ending.js";
+import { chip } from "./files.js";
 import { say, t } from "./i18n.js";
 import { TextPart } from "./text.js";
 
@@ -15,6 +17,8 @@ const bare = (text) => text.replace(/\s+/g, "");
 
 export class Turn {
   #bubble = h("div", { class: "bubble" });
+  #acts = h("div", { class: "acts" });
+  #files = h("div", { class: "files", role: "list" });
   #answer = new Answer();
   #pulseText = h("span", { t: "sending" });
   #pulse = h("div", { class: "pulse", "aria-live": "off" }, h("span", { class: "dot" }), this.#pulseText);
@@ -23,17 +27,21 @@ export class Turn {
   #outcome = null;
   #isOld = false;
 
-  /** `decide` answers an approval. A turn without an id waits for the server to take its message. */
-  constructor(id, decide) {
+  /**
+   * `on` has `decide(approval, decision)`, `quote(text)` and `branch(turn, text)`.
+   * A turn without an id waits for the server to take its message.
+   */
+  constructor(id, on) {
     this.id = id;
-    this.decide = decide;
+    this.on = on;
     this.attempt = 0;
     this.seq = 0;
     /** What is shown is not all of it, or not rendered: it is read again from the log when the turn ends. */
     this.isDirty = false;
     /** It seems to have ended without an answer; an event may prove that wrong. */
     this.isGuess = false;
-    const user = h("div", { class: "user", role: "group", label: "youSaid" }, this.#bubble);
+    this.#acts.append(copyButton(() => this.#userText, "copy"), signButton("edit", "editMessage", () => this.edit()));
+    const user = h("div", { class: "user", role: "group", label: "youSaid" }, this.#files, this.#bubble, this.#acts);
     this.element = h("article", { class: "turn" }, user, this.#answer.element, this.#foot);
     this.#setState("waiting");
   }
@@ -46,6 +54,41 @@ export class Turn {
     if (this.#userText !== null || typeof text !== "string") return;
     this.#userText = text;
     this.#bubble.textContent = text;
+    this.#acts.hidden = !text;
+  }
+
+  /** Show the files that came with the message. */
+  setFiles(files) {
+    if (Array.isArray(files)) this.#files.replaceChildren(...files.map((file) => chip({ id: file.id, name: file.name ?? file.id })));
+  }
+
+  /** Write the message anew; it goes into a branch, so that nothing is lost. */
+  edit() {
+    if (!this.id || !this.#bubble.isConnected) return;
+    const field = h("textarea", { rows: 3, label: "editMessage" });
+    const close = () => {
+      box.replaceWith(this.#bubble);
+      this.#acts.hidden = false;
+    };
+    const submit = () => field.value.trim() && (close(), this.on.branch(this, field.value.trim()));
+    field.value = this.#userText;
+    const buttons = h("div", { class: "choices" }, h("button", { type: "button", t: "cancel", onclick: close }), h("button", { type: "button", class: "primary", t: "sendBranch", onclick: submit }));
+    const box = h("div", { class: "editing" }, field, buttons);
+    field.addEventListener("keydown", (event) => {
+      if (event.isComposing || event.keyCode === 229) return;
+      if (event.key === "Escape") close();
+      else if (event.key === "Enter" && !event.shiftKey) submit();
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    this.#bubble.replaceWith(box);
+    this.#acts.hidden = true;
+    field.focus();
+  }
+
+  get text() {
+    return this.#answer.text;
   }
 
   /** Say below the message where it is. */
@@ -111,13 +154,16 @@ export class Turn {
     this.#clear();
     this.isDirty = false;
     for (const message of messages) {
-      if (message.role === "user") this.setUser(message.content ?? "");
+      if (message.role === "user") {
+        this.setUser(message.content ?? "");
+        this.setFiles(message.attachments);
+      }
       else this.#answer.addMessage(message);
     }
     const last = messages.at(-1);
     const hasAnswer = last?.role === "assistant" && !last.tool_calls?.length;
     if (this.#outcome) this.#close(this.#outcome.name, this.#outcome.data);
-    else if (hasAnswer) this.#close(last.cancelled ? "turn.cancelled" : "turn.finished", { stopped_by: last.stopped_by });
+    else if (hasAnswer) this.#close(last.cancelled ? "turn.cancelled" : "turn.finished", { ...last, code: undefined, text: undefined });
     else if (isOver) {
       this.#answer.note("note", "noAnswer");
       this.#end({});
@@ -161,7 +207,7 @@ export class Turn {
   }
 
   #ask(request) {
-    this.#answer.add(new ApprovalPart(request, this.decide));
+    this.#answer.add(new ApprovalPart(request, this.on.decide));
     this.#setState("asking");
     this.wait("awaiting");
     announce(t("approvalNeeded", { tool: request.tool }));
@@ -215,14 +261,25 @@ export class Turn {
   #end(data) {
     this.#answer.close();
     this.#setState("ended");
-    this.#foot.replaceChildren(ending(() => this.#answer.text, data));
+    this.#showEnding(data);
+  }
+
+  #showEnding(data) {
+    const again = this.id && this.#userText ? () => this.on.branch(this, this.#userText) : null;
+    this.#foot.replaceChildren(ending(() => this.#answer.text, data, { quote: () => this.#quote(), again }));
+  }
+
+  #quote() {
+    const selection = getSelection();
+    const isInside = !selection.isCollapsed && this.#answer.element.contains(selection.anchorNode);
+    this.on.quote(isInside ? selection.toString() : this.#answer.text);
   }
 
   /** The end of a turn that the log showed: only what it cost and remembered is new. */
   #late(name, data) {
     if (name !== "turn.finished" || this.#outcome) return undefined;
     this.#outcome = { name, data };
-    this.#foot.replaceChildren(ending(() => this.#answer.text, data));
+    this.#showEnding(data);
     return undefined;
   }
 
