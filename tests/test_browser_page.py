@@ -73,7 +73,7 @@ async def test_markdown_becomes_headings_tables_lists_links_and_code_that_can_be
             for _ in ("live", "from the log"):
                 await _shows_markdown(tab)
                 for frame, copied in ((".code-head", CODE), (".ending", MARKDOWN)):
-                    await tab.turns.last.locator(frame).get_by_role("button").click()
+                    await tab.turns.last.locator(frame).get_by_role("button").first.click()
                     done = tab.turns.last.locator(frame).get_by_role("button", name="已复制")
                     await expect(done).to_be_visible()
                     assert await tab.page.evaluate("navigator.clipboard.readText()") == copied.strip()

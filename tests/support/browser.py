@@ -38,6 +38,7 @@ addEventListener("securitypolicyviolation", (event) => report(`CSP: ${event.viol
 EXCUSED = {
     "lost": re.compile(r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"),
     "refused": re.compile(r"401 \(Unauthorized\)|HTTP Authentication failed"),
+    "bad request": re.compile(r"400 \(Bad Request\)"),
 }
 """What Chromium itself writes to the console while no server is there, or one that wants a login."""
 

@@ -83,7 +83,7 @@ async function loadSettings({ session, say, status }) {
   const id = session();
   const { model, models } = await call(`models${id ? `?${new URLSearchParams({ session_id: id })}` : ""}`).catch((error) => (failed(error), { model: "", models: [] }));
   const names = [...new Set([model, ...models])].filter(Boolean);
-  const themes = ["system", "light", "dark"].map((one) => [one, t({ system: "themeSystem", light: "themeLight", dark: "themeDark" }[one])]);
+  const themes = ["system", "light", "dark"].map((one) => [one, t({ system: "themeSystem", light: "themeLight", dark: "themeDark" }[one]).replace(/^.*[:：] */, "")]);
   const modelChoice = choice("modelOfChat", names.map((one) => [one, one]), model, (name) => say(`/model ${name}`));
   modelChoice.lastChild.disabled = !id || names.length < 2;
   return [

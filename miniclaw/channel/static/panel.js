@@ -45,7 +45,7 @@ export class Panel {
     $("panel").hidden = false;
     document.body.classList.add("has-panel");
     this.#mark();
-    const search = ALL[kind].search && h("input", { type: "search", "aria-label": t("search"), placeholder: t("search"), oninput: ({ target }) => this.#typed(target.value) });
+    const search = ALL[kind].search && h("input", { type: "search", "aria-label": t("find"), placeholder: t("find"), oninput: ({ target }) => this.#typed(target.value) });
     $("panel-search").replaceChildren(...(search ? [search] : []));
     $("panel-body").replaceChildren(h("p", { class: "muted", t: "loading" }));
     this.refresh();

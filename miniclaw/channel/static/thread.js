@@ -103,9 +103,9 @@ export class Thread {
     if (!/^text\.|\.delta$/.test(payload.name)) this.tools.onChange(this);
   }
 
-  /** The turn that was begun last. */
+  /** The last turn that the server has. */
   get last() {
-    return [...this.#turns.values()].findLast((turn) => turn.element.isConnected);
+    return [...this.#turns.values()].find((turn) => turn.element === this.#list.lastElementChild);
   }
 
   /** Where the message of a turn stands in the log. */
