@@ -41,6 +41,7 @@ async def test_chats_are_found_renamed_forked_exported_and_deleted_with_a_way_ba
         running_claw(tmp_path, ScriptedProvider([echo] * 4), web=True) as claw,
         chromium.tabs(claw, 2) as (one, two),
     ):
+        await one.page.bring_to_front()  # frames of a tab behind another come once a second
         for text in ("green tea", "black coffee"):
             await one.new_chat()
             await one.ask(text)
@@ -155,6 +156,7 @@ async def test_an_answer_in_another_chat_is_marked_unread_until_somebody_looks(
         running_claw(tmp_path, dictated, web=True) as claw,
         chromium.tabs(claw, 2) as (one, two),
     ):
+        await one.page.bring_to_front()
         for tab in (one, two):
             await tab.is_connected()
         await one.send("slow")

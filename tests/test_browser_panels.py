@@ -138,7 +138,12 @@ async def test_usage_waiting_approvals_and_settings(tmp_path: Path, chromium: Ch
 
 
 async def test_a_failed_delivery_is_shown_and_sent_again(tmp_path: Path, chromium: Chromium) -> None:
-    dead = {"key": "turn_1.0", "turn_id": "turn_1", "channel": "slack", "conversation": "C1"}
+    dead: dict[str, object] = {
+        "key": "turn_1.0",
+        "turn_id": "turn_1",
+        "channel": "slack",
+        "conversation": "C1",
+    }
     dead |= {"state": "dead", "attempts": 3, "error": "not_in_channel"}
     async with running_claw(tmp_path, ScriptedProvider([]), web=True) as claw, chromium.tab(claw) as tab:
         asked: list[str] = []

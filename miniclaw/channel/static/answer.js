@@ -1,107 +1,104 @@
 /* The parts of an answer in order of arrival: texts, reasoning, tool calls, approvals, notes. */
 
-import { ReasoningPart, ToolPart } from "./cards.js";
-import { h } from "./dom.js";
-import { note } from "./ending.js";
-import { TextPart } from "./text.js";
+import {ReasoningPart, ToolPart} from "./cards.js"
+import {h} from "./dom.js"
+import {note} from "./ending.js"
+import {TextPart} from "./text.js"
 
 export class Answer {
-  #parts = [];
+	#parts = []
 
-  constructor() {
-    this.element = h("div", { class: "answer", role: "group", label: "answer" });
-  }
+	constructor() {
+		this.element = h("div.answer", {role: "group", label: "answer"})
+	}
 
-  /** The text as it came. */
-  get text() {
-    const texts = this.#parts.filter((part) => part instanceof TextPart);
-    return texts.map((part) => part.text.trim()).filter(Boolean).join("\n\n");
-  }
+	get text() {
+		const texts = this.#parts.filter(part => part instanceof TextPart)
+		return texts.map(part => part.text.trim()).filter(Boolean).join("\n\n")
+	}
 
-  /** The text that is being written, or was written last. */
-  get lastText() {
-    return this.#parts.findLast((part) => part instanceof TextPart);
-  }
+	/** The text that is being written, or was written last. */
+	get lastText() {
+		return this.#parts.findLast(part => part instanceof TextPart)
+	}
 
-  add(part) {
-    this.#parts.push(part);
-    this.element.append(part.element);
-    return part;
-  }
+	add(part) {
+		this.#parts.push(part)
+		this.element.append(part.element)
+		return part
+	}
 
-  note(kind, key, fill) {
-    return this.add({ element: note(kind, key, fill) });
-  }
+	note(kind, key, fill) {
+		return this.add({element: note(kind, key, fill)})
+	}
 
-  /** The last part, if it is of this kind; else a fresh one behind it. */
-  current(kind) {
-    const part = this.#parts.at(-1);
-    return part instanceof kind ? part : this.add(new kind());
-  }
+	/** The last part, if it is of this kind; else a fresh one behind it. */
+	current(kind) {
+		const part = this.#parts.at(-1)
+		return part instanceof kind ? part : this.add(new kind())
+	}
 
-  endsWith(kind) {
-    return this.#parts.at(-1) instanceof kind;
-  }
+	endsWith(kind) {
+		return this.#parts.at(-1) instanceof kind
+	}
 
-  tool(callId) {
-    return this.#parts.findLast((part) => part instanceof ToolPart && part.id === callId);
-  }
+	tool(callId) {
+		return this.#parts.findLast(part => part instanceof ToolPart && part.id === callId)
+	}
 
-  find(id) {
-    return this.#parts.find((part) => part.id === id);
-  }
+	find(id) {
+		return this.#parts.find(part => part.id === id)
+	}
 
-  removeLast() {
-    this.#parts.pop()?.element.remove();
-  }
+	removeLast() {
+		this.#parts.pop()?.element.remove()
+	}
 
-  clear() {
-    this.#parts = [];
-    this.element.replaceChildren();
-  }
+	clear() {
+		this.#parts = []
+		this.element.replaceChildren()
+	}
 
-  /** Take back what was not stored: everything behind the last tool's result. */
-  withdraw() {
-    const kept = this.#parts.findLastIndex((part) => part instanceof ToolPart && part.isDone) + 1;
-    for (const part of this.#parts.splice(kept)) part.element.remove();
-  }
+	/** Take back what was not stored: everything behind the last tool's result. */
+	withdraw() {
+		const kept = this.#parts.findLastIndex(part => part instanceof ToolPart && part.isDone) + 1
+		for (const part of this.#parts.splice(kept)) part.element.remove()
+	}
 
-  /** Nothing more will come. */
-  close() {
-    for (const part of this.#parts) part.close?.();
-  }
+	close() {
+		for (const part of this.#parts) part.close?.()
+	}
 
-  /** Show a message of the log. */
-  addMessage(message) {
-    if (message.role === "tool") this.tool(message.tool_call_id)?.finish(message);
-    if (message.role !== "assistant") return;
-    if (message.reasoning) this.add(new ReasoningPart(message.reasoning));
-    if (message.content) this.addText(message.content, message.html);
-    for (const { id, function: call } of message.tool_calls ?? []) {
-      this.add(new ToolPart({ call_id: id, name: call.name, arguments: call.arguments }));
-    }
-  }
+	addMessage(message) {
+		if (message.role === "tool") this.tool(message.tool_call_id)?.finish(message)
+		if (message.role !== "assistant") return
+		if (message.reasoning) this.add(new ReasoningPart(message.reasoning))
+		if (message.content) this.addText(message.content, message.html)
+		for (const {id, function: call} of message.tool_calls ?? []) {
+			this.add(new ToolPart({call_id: id, name: call.name, arguments: call.arguments}))
+		}
+	}
 
-  /** Show text; `html` is its rendering, as blocks or in one piece, and `rest` what is still open behind it. */
-  addText(text, html, rest = "") {
-    const blocks = [html ?? []].flat();
-    return this.add(new TextPart(text, blocks, blocks.length ? rest : text));
-  }
+	/** Show text; `html` is its rendering, as blocks or in one piece, and `rest` what is still open behind it. */
+	addText(text, html, rest = "") {
+		const blocks = [html ?? []].flat()
+		return this.add(new TextPart(text, blocks, blocks.length ? rest : text))
+	}
 
-  /**
-   * Replace everything by a snapshot.
-   * @returns whether all of it is rendered: text before the last tool comes without HTML
-   */
-  replace({ text = "", segment = text, reasoning, tools = [], html, rest }) {
-    this.clear();
-    const before = text.endsWith(segment) ? text.slice(0, text.length - segment.length) : "";
-    if (reasoning) this.add(new ReasoningPart(reasoning));
-    if (before.trim()) this.addText(before);
-    for (const tool of tools) {
-      const part = this.add(new ToolPart(tool));
-      if (typeof tool.ok === "boolean") part.finish(tool);
-    }
-    if (segment) this.addText(segment, html, rest);
-    return !before.trim();
-  }
+	/**
+	 * Replace everything by a snapshot.
+	 * @returns whether all of it is rendered: text before the last tool comes without HTML
+	 */
+	replace({text = "", segment = text, reasoning, tools = [], html, rest}) {
+		this.clear()
+		const before = text.endsWith(segment) ? text.slice(0, text.length - segment.length) : ""
+		if (reasoning) this.add(new ReasoningPart(reasoning))
+		if (before.trim()) this.addText(before)
+		for (const tool of tools) {
+			const part = this.add(new ToolPart(tool))
+			if (typeof tool.ok === "boolean") part.finish(tool)
+		}
+		if (segment) this.addText(segment, html, rest)
+		return !before.trim()
+	}
 }

@@ -1,41 +1,41 @@
 /* What is read and changed over HTTP. */
 
-const TIMEOUT_MS = 20_000;
+const TIMEOUT_MS = 20_000
 
 export class ApiError extends Error {
-  constructor(status, code, message) {
-    super(message);
-    this.status = status;
-    this.code = code;
-  }
+	constructor(status, code, message) {
+		super(message)
+		this.status = status
+		this.code = code
+	}
 }
 
 /** Ask `./api/…`; a body is sent as JSON, or as it is where it is a form. */
 export async function call(path, body, method = body === undefined ? "GET" : "POST", more = {}) {
-  const isForm = body instanceof FormData;
-  let response;
-  try {
-    response = await fetch(`./api/${path}`, {
-      method,
-      headers: { Accept: "application/json", ...(method !== "GET" && !isForm && { "Content-Type": "application/json" }) },
-      body: body === undefined || isForm ? body : JSON.stringify(body),
-      signal: AbortSignal.timeout(isForm ? 10 * TIMEOUT_MS : TIMEOUT_MS),
-      ...more,
-    });
-  } catch {
-    throw new ApiError(0, "unreachable", "");
-  }
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) {
-    throw new ApiError(response.status, answer.error?.code ?? "internal", answer.error?.message ?? `HTTP ${response.status}`);
-  }
-  return answer;
+	const isForm = body instanceof FormData
+	let response
+	try {
+		response = await fetch(`./api/${path}`, {
+			method,
+			headers: {Accept: "application/json", ...(method !== "GET" && !isForm && {"Content-Type": "application/json"})},
+			body: body === undefined || isForm ? body : JSON.stringify(body),
+			signal: AbortSignal.timeout(isForm ? 10 * TIMEOUT_MS : TIMEOUT_MS),
+			...more
+		})
+	} catch {
+		throw new ApiError(0, "unreachable", "")
+	}
+	const answer = await response.json().catch(() => ({}))
+	if (!response.ok) {
+		throw new ApiError(response.status, answer.error?.code ?? "internal", answer.error?.message ?? `HTTP ${response.status}`)
+	}
+	return answer
 }
 
-export const sessionPath = (id, rest = "") => `sessions/${encodeURIComponent(id)}${rest}`;
+export const sessionPath = (id, rest = "") => `sessions/${encodeURIComponent(id)}${rest}`
 
 /** Messages of a session, oldest first; `before` is the position of the first one that is shown. */
 export function getMessages(id, before) {
-  const query = new URLSearchParams({ limit: 50, html: 1, ...(before === undefined ? {} : { before }) });
-  return call(sessionPath(id, `/messages?${query}`));
+	const query = new URLSearchParams({limit: 50, html: 1, ...(before === undefined ? {} : {before})})
+	return call(sessionPath(id, `/messages?${query}`))
 }

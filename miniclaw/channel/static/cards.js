@@ -1,207 +1,201 @@
 /* What folds: tool calls and reasoning; and what asks: approvals. */
 
-import { h, icon } from "./dom.js";
-import { clock, name, number, say } from "./i18n.js";
-import { soon } from "./paint.js";
+import {h, icon} from "./dom.js"
+import {clock, name, number, say} from "./i18n.js"
+import {soon} from "./paint.js"
 
-const SHOWN_CHARACTERS = 20_000;
-const MORE_CHARACTERS = 200_000;
-const BRIEF_CHARACTERS = 90;
+const SHOWN_CHARACTERS = 20_000
+const MORE_CHARACTERS = 200_000
+const BRIEF_CHARACTERS = 90
 
-export const asText = (value) => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2));
+export const asText = value => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2))
 
 function parsed(value) {
-  if (typeof value !== "string") return value ?? {};
-  try {
-    return JSON.parse(value);
-  } catch {
-    return value;
-  }
+	if (typeof value !== "string") return value ?? {}
+	try {
+		return JSON.parse(value)
+	} catch {
+		return value
+	}
 }
 
-/** Arguments on one line: the only value, or all of them. */
 function brief(value) {
-  const fields = typeof value === "object" ? Object.values(value) : [value];
-  const line = fields.map((field) => (typeof field === "string" ? field : JSON.stringify(field))).join(" · ");
-  const short = line.replace(/\s+/g, " ").trim();
-  return short.length > BRIEF_CHARACTERS ? `${short.slice(0, BRIEF_CHARACTERS)}…` : short;
+	const fields = typeof value === "object" ? Object.values(value) : [value]
+	const line = fields.map(field => (typeof field === "string" ? field : JSON.stringify(field))).join(" · ")
+	const short = line.replace(/\s+/g, " ").trim()
+	return short.length > BRIEF_CHARACTERS ? `${short.slice(0, BRIEF_CHARACTERS)}…` : short
 }
 
 /** Text in a frame; of long text a piece, and more of it each time somebody asks, so that nothing freezes. */
 export function frame(text) {
-  let shown = SHOWN_CHARACTERS;
-  const pre = h("pre", { tabindex: 0 }, text.slice(0, shown));
-  if (text.length <= shown) return [pre];
-  const told = () => ["showMore", { shown: number(shown), count: number(text.length) }];
-  const more = h("button", { class: "quiet", type: "button", t: told() });
-  more.addEventListener("click", () => {
-    pre.append(text.slice(shown, (shown += MORE_CHARACTERS)));
-    if (shown >= text.length) more.remove();
-    else say(more, ...told());
-  });
-  return [pre, more];
+	let shown = SHOWN_CHARACTERS
+	const pre = h("pre", {tabindex: 0}, text.slice(0, shown))
+	if (text.length <= shown) return [pre]
+	const told = () => ["showMore", {shown: number(shown), count: number(text.length)}]
+	const more = h("button.quiet", {type: "button", t: told()})
+	more.addEventListener("click", () => {
+		pre.append(text.slice(shown, (shown += MORE_CHARACTERS)))
+		if (shown >= text.length) more.remove()
+		else say(more, ...told())
+	})
+	return [pre, more]
 }
 
 export function milliseconds(ms) {
-  if (ms < 1) return "< 1 ms";
-  return ms < 1_000 ? `${Math.round(ms)} ms` : `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+	if (ms < 1) return "< 1 ms"
+	return ms < 1_000 ? `${Math.round(ms)} ms` : `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`
 }
 
 export class ToolPart {
-  #state = h("span", { class: "tool-state" });
-  #time = h("span", { class: "tool-time" });
-  #body = h("div", { class: "fold-body" });
-  #content = null;
+	#state = h("span.tool-state")
+	#time = h("span.tool-time")
+	#body = h("div.fold-body")
+	#content = null
 
-  constructor(call) {
-    this.id = call.call_id;
-    this.name = call.name;
-    this.arguments = parsed(call.arguments);
-    const summary = h(
-      "summary",
-      {},
-      this.#state,
-      h("span", { class: "tool-what" }, h("span", { class: "tool-name" }, call.name), brief(this.arguments)),
-      this.#time,
-      h("span", { class: "chevron" }, icon("right")),
-    );
-    this.element = h("details", { class: "part fold tool" }, summary, this.#body);
-    // Filled before it opens, so that nothing jumps; a search in the page opens it without a click.
-    summary.addEventListener("click", () => this.#fill());
-    this.element.addEventListener("toggle", () => this.element.open && this.#fill());
-    this.#show("running");
-  }
+	constructor(call) {
+		this.id = call.call_id
+		this.name = call.name
+		this.arguments = parsed(call.arguments)
+		const summary = h(
+			"summary",
+			this.#state,
+			h("span.tool-what", h("span.tool-name", call.name), brief(this.arguments)),
+			this.#time,
+			h("span.chevron", icon("right"))
+		)
+		this.element = h("details.part.fold.tool", summary, this.#body)
+		// Filled before it opens, so that nothing jumps; a search in the page opens it without a click.
+		summary.addEventListener("click", () => this.#fill())
+		this.element.addEventListener("toggle", () => this.element.open && this.#fill())
+		this.#show("running")
+	}
 
-  get isDone() {
-    return this.state === "ok" || this.state === "failed";
-  }
+	get isDone() {
+		return this.state === "ok" || this.state === "failed"
+	}
 
-  restart() {
-    this.#content = null;
-    this.#show("running");
-  }
+	restart() {
+		this.#content = null
+		this.#show("running")
+	}
 
-  finish({ ok, content, ms }) {
-    this.#content = asText(content);
-    if (ms !== undefined && ms !== null) this.#time.textContent = milliseconds(ms);
-    this.#show(ok === false ? "failed" : "ok");
-  }
+	finish({ok, content, ms}) {
+		this.#content = asText(content)
+		if (ms !== undefined && ms !== null) this.#time.textContent = milliseconds(ms)
+		this.#show(ok === false ? "failed" : "ok")
+	}
 
-  /** The turn is over; maybe no result came. */
-  close() {
-    if (!this.isDone) this.#show("unknown");
-  }
+	close() {
+		if (!this.isDone) this.#show("unknown")
+	}
 
-  #show(state) {
-    this.state = state;
-    this.element.dataset.state = state;
-    const sign = { ok: "check", failed: "cross", unknown: "warn" }[state];
-    const text = h("span", { class: "offstage", t: { ok: "toolOk", failed: "toolFailed", unknown: "toolUnknown", running: "toolRunning" }[state] });
-    this.#state.replaceChildren(sign ? icon(sign) : h("span", { class: "spinner" }), text);
-    if (this.element.open) this.#fill();
-  }
+	#show(state) {
+		this.state = state
+		this.element.dataset.state = state
+		const sign = {ok: "check", failed: "cross", unknown: "warn"}[state]
+		const text = h("span.offstage", {t: {ok: "toolOk", failed: "toolFailed", unknown: "toolUnknown", running: "toolRunning"}[state]})
+		this.#state.replaceChildren(sign ? icon(sign) : h("span.spinner"), text)
+		if (this.element.open) this.#fill()
+	}
 
-  #fill() {
-    const fields = Object.keys(this.arguments).length || typeof this.arguments === "string";
-    const given = fields ? frame(asText(this.arguments)) : [h("p", { class: "muted", t: "noArguments" })];
-    const result = this.#content === null ? [] : this.#content ? frame(this.#content) : [h("p", { class: "muted", t: "emptyResult" })];
-    this.#body.replaceChildren(
-      h("h4", { t: "arguments" }),
-      ...given,
-      ...(result.length ? [h("h4", { t: this.state === "failed" ? "toolFailed" : "result" }), ...result] : []),
-    );
-  }
+	#fill() {
+		const fields = Object.keys(this.arguments).length || typeof this.arguments === "string"
+		const given = fields ? frame(asText(this.arguments)) : [h("p.muted", {t: "noArguments"})]
+		const result = this.#content === null ? [] : this.#content ? frame(this.#content) : [h("p.muted", {t: "emptyResult"})]
+		this.#body.replaceChildren(
+			h("h4", {t: "arguments"}),
+			...given,
+			...(result.length ? [h("h4", {t: this.state === "failed" ? "toolFailed" : "result"}), ...result] : [])
+		)
+	}
 }
 
 export class ReasoningPart {
-  #node = document.createTextNode("");
-  #added;
+	#node = document.createTextNode("")
+	#added
 
-  constructor(text = "") {
-    this.#added = text;
-    this.element = h(
-      "details",
-      { class: "part fold reasoning" },
-      h("summary", {}, icon("bulb"), h("span", { t: "reasoning" }), h("span", { class: "chevron" }, icon("right"))),
-      h("div", { class: "fold-body", "aria-live": "off" }, h("p", {}, this.#node)),
-    );
-    this.paint();
-  }
+	constructor(text = "") {
+		this.#added = text
+		this.element = h(
+			"details.part.fold.reasoning",
+			h("summary", icon("bulb"), h("span", {t: "reasoning"}), h("span.chevron", icon("right"))),
+			h("div.fold-body", {"aria-live": "off"}, h("p", this.#node))
+		)
+		this.paint()
+	}
 
-  add(delta) {
-    this.#added += delta;
-    soon(this);
-  }
+	add(delta) {
+		this.#added += delta
+		soon(this)
+	}
 
-  paint() {
-    this.#node.appendData(this.#added);
-    this.#added = "";
-  }
+	paint() {
+		this.#node.appendData(this.#added)
+		this.#added = ""
+	}
 }
 
-/** How a decision reads; the first that fits. */
 const RESOLUTIONS = [
-  [/expire|timeout|cancel|^ $/, "approvalOver"],
-  [/den|reject|refuse|unattended/, "denied"],
-  [/session/, "approvedSession"],
-  [/always/, "approvedAlways"],
-  [/./, "approvedOnce"],
-];
+	[/expire|timeout|cancel|^ $/, "approvalOver"],
+	[/den|reject|refuse|unattended/, "denied"],
+	[/session/, "approvedSession"],
+	[/always/, "approvedAlways"],
+	[/./, "approvedOnce"]
+]
 
 /** Asks whether a call may run; `decide(decision)` is `once`, `session`, `always` or `deny`. */
 export class ApprovalPart {
-  #buttons = h("div", { class: "choices" });
-  #problem = h("p", { class: "problem-text", role: "alert" });
-  #chosen = "";
+	#buttons = h("div.choices")
+	#problem = h("p.problem-text", {role: "alert"})
+	#chosen = ""
 
-  constructor(request, decide) {
-    this.id = request.approval_id;
-    this.tool = request.tool;
-    const title = h("p", { class: "approval-title" }, icon("shield"), h("span", { t: ["approvalTitle", { tool: request.tool }] }));
-    const about = request.summary ? h("p", { class: "approval-about" }, request.summary) : null;
-    const until = request.expires_at ? new Date(typeof request.expires_at === "number" ? request.expires_at * 1_000 : request.expires_at) : null;
-    for (const [choice, key, style] of [
-      ["once", "allowOnce", "primary"],
-      ["session", "allowSession", ""],
-      ["always", "allowAlways", ""],
-      ["deny", "deny", "danger"],
-    ]) {
-      this.#buttons.append(h("button", { type: "button", class: style, t: key, onclick: () => this.#choose(choice, decide) }));
-    }
-    this.element = h("div", { class: "part approval", role: "group" }, title, about, ...frame(asText(parsed(request.arguments))), this.#buttons, this.#problem);
-    name(this.element, "approvalTitle", { tool: request.tool });
-    if (until && !Number.isNaN(until.getTime())) this.#buttons.after(h("p", { class: "muted", t: ["approvalUntil", { time: clock(until) }] }));
-  }
+	constructor(request, decide) {
+		this.id = request.approval_id
+		this.tool = request.tool
+		const title = h("p.approval-title", icon("shield"), h("span", {t: ["approvalTitle", {tool: request.tool}]}))
+		const about = request.summary ? h("p.approval-about", request.summary) : null
+		const until = request.expires_at ? new Date(typeof request.expires_at === "number" ? request.expires_at * 1_000 : request.expires_at) : null
+		for (const [choice, key, style] of [
+			["once", "allowOnce", "primary"],
+			["session", "allowSession", ""],
+			["always", "allowAlways", ""],
+			["deny", "deny", "danger"]
+		]) {
+			this.#buttons.append(h("button", {type: "button", class: style, t: key, onclick: () => this.#choose(choice, decide)}))
+		}
+		this.element = h("div.part.approval", {role: "group"}, title, about, ...frame(asText(parsed(request.arguments))), this.#buttons, this.#problem)
+		name(this.element, "approvalTitle", {tool: request.tool})
+		if (until && !Number.isNaN(until.getTime())) this.#buttons.after(h("p.muted", {t: ["approvalUntil", {time: clock(until)}]}))
+	}
 
-  async #choose(choice, decide) {
-    this.#enable(false);
-    this.#problem.textContent = "";
-    try {
-      this.#chosen = choice;
-      await decide(this.id, choice);
-    } catch (error) {
-      if (error.isLost) say(this.#problem, "unreachable");
-      else this.#problem.textContent = error.message;
-      this.#enable(true);
-    }
-  }
+	async #choose(choice, decide) {
+		this.#enable(false)
+		this.#problem.textContent = ""
+		try {
+			this.#chosen = choice
+			await decide(this.id, choice)
+		} catch (error) {
+			if (error.isLost) say(this.#problem, "unreachable")
+			else this.#problem.textContent = error.message
+			this.#enable(true)
+		}
+	}
 
-  /** The turn is over. */
-  close() {
-    this.resolve();
-  }
+	close() {
+		this.resolve()
+	}
 
-  #enable(enabled) {
-    for (const button of this.#buttons.children) button.disabled = !enabled;
-  }
+	#enable(enabled) {
+		for (const button of this.#buttons.children) button.disabled = !enabled
+	}
 
-  /** It was decided, here or elsewhere, or is of no use any more. */
-  resolve(decision = "") {
-    if (this.isResolved) return;
-    this.isResolved = true;
-    const key = RESOLUTIONS.find(([pattern]) => pattern.test(`${decision} ${decision ? this.#chosen : ""}`))[1];
-    this.element.className = "part note";
-    for (const attribute of ["role", "aria-label", "data-t-name"]) this.element.removeAttribute(attribute);
-    this.element.replaceChildren(icon(key.startsWith("approved") ? "check" : "cross"), h("span", { t: [key, { tool: this.tool }] }));
-  }
+	/** It was decided, here or elsewhere, or is of no use any more. */
+	resolve(decision = "") {
+		if (this.isResolved) return
+		this.isResolved = true
+		const key = RESOLUTIONS.find(([pattern]) => pattern.test(`${decision} ${decision ? this.#chosen : ""}`))[1]
+		this.element.className = "part note"
+		for (const attribute of ["role", "aria-label", "data-t-name"]) this.element.removeAttribute(attribute)
+		this.element.replaceChildren(icon(key.startsWith("approved") ? "check" : "cross"), h("span", {t: [key, {tool: this.tool}]}))
+	}
 }

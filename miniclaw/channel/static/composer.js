@@ -1,125 +1,163 @@
 /* Where one writes: several lines, safe with input methods, a draft and files for each chat. */
 
-import { Files } from "./files.js";
-import { $, h, icon, local } from "./dom.js";
-import { t } from "./i18n.js";
-import { SlashMenu } from "./slash.js";
+import {failed} from "./dialogs.js"
+import {$, h, icon, local} from "./dom.js"
+import {t} from "./i18n.js"
 
 export class Composer {
-  #key = "new";
+	#key = "new"
+	#slash = null
+	#files = null
 
-  /** `on` has `send(text, attachments)`, `stop()` and `editLast()`. */
-  constructor(on) {
-    this.on = on;
-    this.field = $("message");
-    this.send = $("send");
-    this.stop = $("stop");
-    this.send.append(icon("send"));
-    this.stop.append(icon("stop"));
-    this.slash = new SlashMenu(this.field, $("slash"), (text) => this.write(text), () => this.#submit());
-    this.files = new Files(() => this.#enable());
-    $("composer").addEventListener("submit", (event) => {
-      event.preventDefault();
-      this.#submit();
-    });
-    this.stop.addEventListener("click", () => on.stop());
-    this.field.addEventListener("input", () => this.#changed());
-    this.field.addEventListener("keydown", (event) => this.#pressed(event));
-    $("composer").addEventListener("click", (event) => {
-      if (!event.target.closest("button")) this.field.focus();
-    });
-    new ResizeObserver(() => this.#fit()).observe($("composer"));
-  }
+	/** `on` has `send(text, attachments)`, `stop()` and `editLast()`. */
+	constructor(on) {
+		this.on = on
+		this.field = $("message")
+		this.send = $("send")
+		this.stop = $("stop")
+		this.send.append(icon("send"))
+		this.stop.append(icon("stop"))
+		for (const type of ["dragenter", "dragover", "dragleave", "drop"]) $("main").addEventListener(type, event => this.#dragged(event))
+		$("attach").append(icon("clip"))
+		$("attach").addEventListener("click", () => $("file").click())
+		$("file").addEventListener("change", () => this.#add($("file").files))
+		this.field.addEventListener("paste", event => {
+			if (!event.clipboardData.files.length) return
+			event.preventDefault()
+			this.#add(event.clipboardData.files)
+		})
+		$("composer").addEventListener("submit", event => {
+			event.preventDefault()
+			this.#submit()
+		})
+		this.stop.addEventListener("click", () => on.stop())
+		this.field.addEventListener("input", () => this.#changed())
+		this.field.addEventListener("keydown", event => this.#pressed(event))
+		$("composer").addEventListener("click", event => {
+			if (!event.target.closest("button")) this.field.focus()
+		})
+		new ResizeObserver(() => this.#fit()).observe($("composer"))
+	}
 
-  /** Show the draft of this chat. */
-  open(key) {
-    this.#key = key ?? "new";
-    this.field.value = local.get(`draft.${this.#key}`, "");
-    this.files.open(this.#key);
-    this.slash.close();
-    this.#fit();
-    this.#enable();
-  }
+	open(key) {
+		this.#key = key ?? "new"
+		this.field.value = local.get(`draft.${this.#key}`, "")
+		this.#files?.open(this.#key)
+		this.#slash?.close()
+		this.#fit()
+		this.#enable()
+	}
 
-  /** The chat has got its session: what is being written stays. */
-  rename(key) {
-    local.set(`draft.${this.#key}`, null);
-    this.files.rename(this.#key, key);
-    this.#key = key;
-    this.#changed();
-  }
+	/** The chat has got its session: what is being written stays. */
+	rename(key) {
+		local.set(`draft.${this.#key}`, null)
+		this.#files?.rename(this.#key, key)
+		this.#key = key
+		this.#changed()
+	}
 
-  set isRunning(isRunning) {
-    const hadFocus = document.activeElement === this.stop;
-    this.stop.hidden = !isRunning;
-    if (hadFocus && !isRunning) this.field.focus();
-  }
+	set isRunning(isRunning) {
+		const hadFocus = document.activeElement === this.stop
+		this.stop.hidden = !isRunning
+		if (hadFocus && !isRunning) this.field.focus()
+	}
 
-  focus() {
-    this.field.focus({ preventScroll: true });
-  }
+	focus() {
+		this.field.focus({preventScroll: true})
+	}
 
-  /** Replace what is written. */
-  write(text) {
-    this.field.value = text;
-    this.#changed();
-    this.focus();
-    this.field.setSelectionRange(text.length, text.length);
-  }
+	write(text) {
+		this.field.value = text
+		this.#changed()
+		this.focus()
+		this.field.setSelectionRange(text.length, text.length)
+	}
 
-  /** Put a quotation before what is written. */
-  quote(text) {
-    const lines = text.trim().split("\n").map((line) => `> ${line}`);
-    this.write(`${lines.join("\n")}\n\n${this.field.value}`);
-    this.field.scrollTop = this.field.scrollHeight;
-  }
+	quote(text) {
+		const lines = text.trim().split("\n").map(line => `> ${line}`)
+		this.write(`${lines.join("\n")}\n\n${this.field.value}`)
+		this.field.scrollTop = this.field.scrollHeight
+	}
 
-  #pressed(event) {
-    // 229 is the key of an input method at work; Safari sends it behind the composition's end. Both are asked
-    // of the event itself: a composition whose end never came must not keep Enter from sending.
-    const isComposing = event.isComposing || event.keyCode === 229;
-    if (isComposing || this.slash.pressed(event)) return;
-    if (event.key === "ArrowUp" && !this.field.value) this.on.editLast();
-    if (event.key !== "Enter" || event.shiftKey || event.altKey) return;
-    event.preventDefault();
-    this.#submit();
-  }
+	#pressed(event) {
+		// 229 is the key of an input method at work; Safari sends it behind the composition's end. Both are asked
+		// of the event itself: a composition whose end never came must not keep Enter from sending.
+		const isComposing = event.isComposing || event.keyCode === 229
+		if (isComposing || this.#slash?.pressed(event)) return
+		if (event.key === "ArrowUp" && !this.field.value) this.on.editLast()
+		if (event.key !== "Enter" || event.shiftKey || event.altKey) return
+		event.preventDefault()
+		this.#submit()
+	}
 
-  #submit() {
-    const files = this.files.ready;
-    const text = sound(this.field.value).trim() || (files?.length ? t("seeFiles") : "");
-    if (!text || !files) return;
-    this.field.value = "";
-    this.files.clear();
-    this.#changed();
-    this.on.send(text, files);
-  }
+	#submit() {
+		const files = this.#ready
+		const text = sound(this.field.value).trim() || (files?.length ? t("seeFiles") : "")
+		if (!text || !files) return
+		this.field.value = ""
+		this.#files?.clear()
+		this.#changed()
+		this.on.send(text, files)
+	}
 
-  #changed() {
-    local.set(`draft.${this.#key}`, this.field.value);
-    this.slash.update();
-    this.#fit();
-    this.#enable();
-  }
+	#changed() {
+		local.set(`draft.${this.#key}`, this.field.value)
+		this.#commands()
+		this.#fit()
+		this.#enable()
+	}
 
-  #enable() {
-    const files = this.files?.ready;
-    this.send.disabled = !files || (!this.field.value.trim() && !files.length);
-  }
+	/** The files to be sent with the message, or nothing while one is on its way. */
+	get #ready() {
+		return this.#files ? this.#files.ready : []
+	}
 
-  #fit() {
-    this.field.style.height = "auto";
-    this.field.style.height = `${this.field.scrollHeight}px`;
-  }
+	/** The menu of commands comes with the first slash. */
+	async #commands() {
+		if (!this.#slash && this.field.value.startsWith("/")) {
+			const {SlashMenu} = await import("./slash.js").catch(() => ({}))
+			if (SlashMenu) this.#slash ??= new SlashMenu(this.field, $("slash"), text => this.write(text), () => this.#submit())
+		}
+		this.#slash?.update()
+	}
+
+	/** What is needed for files comes with the first one. */
+	async #add(list) {
+		const given = [...list]
+		$("file").value = ""
+		try {
+			const {Files} = await import("./files.js")
+			this.#files ??= new Files(this.#key, () => this.#enable())
+			this.#files.add(given)
+		} catch (error) {
+			failed(error)
+		}
+	}
+
+	#dragged(event) {
+		if (!event.dataTransfer?.types.includes("Files")) return
+		event.preventDefault()
+		$("composer").classList.toggle("drop", event.type === "dragover" || event.type === "dragenter")
+		if (event.type === "drop") this.#add(event.dataTransfer.files)
+	}
+
+	#enable() {
+		const files = this.#ready
+		this.send.disabled = !files || (!this.field.value.trim() && !files.length)
+	}
+
+	#fit() {
+		this.field.style.height = "auto"
+		this.field.style.height = `${this.field.scrollHeight}px`
+	}
 }
 
 /** Without what the protocol refuses: NUL and halves of characters. */
-const sound = (text) => (text.toWellFormed?.() ?? text).replaceAll("\0", "");
+const sound = text => (text.toWellFormed?.() ?? text).replaceAll("\0", "")
 
-/** What a chat shows before its first message. */
 export function hello(onPick) {
-  const pick = (event) => onPick(event.currentTarget.textContent, []);
-  const ideas = ["tryTime", "tryMath", "tryStory", "tryMemory"].map((key) => h("button", { type: "button", t: key, onclick: pick }));
-  const mark = h("img", { src: "./static/icon.svg", alt: "", width: 44, height: 44 });
-  return h("div", { class: "hello" }, mark, h("h2", { t: "hello" }), h("p", { t: "helloMore" }), h("div", { class: "ideas" }, ...ideas));
+	const pick = event => onPick(event.currentTarget.textContent, [])
+	const ideas = ["tryTime", "tryMath", "tryStory", "tryMemory"].map(key => h("button", {type: "button", t: key, onclick: pick}))
+	const mark = h("img", {src: "./static/icon.svg", alt: "", width: 44, height: 44})
+	return h("div.hello", mark, h("h2", {t: "hello"}), h("p", {t: "helloMore"}), h("div.ideas", ...ideas))
 }

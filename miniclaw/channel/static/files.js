@@ -1,104 +1,79 @@
 /* Files for the next message: chosen, pasted or dropped; uploaded at once, given to the agent with the message. */
 
-import { call } from "./api.js";
-import { signButton } from "./dialogs.js";
-import { $, h, icon } from "./dom.js";
-import { t } from "./i18n.js";
+import {call} from "./api.js"
+import {signButton} from "./dialogs.js"
+import {$} from "./dom.js"
+import {chip} from "./ending.js"
+import {t} from "./i18n.js"
 
-const MOST = 10;
+const MOST = 10
 
 export class Files {
-  #lists = new Map();
-  #key = "new";
+	#lists = new Map()
+	#key
 
-  constructor(onChange) {
-    this.onChange = onChange;
-    $("attach").append(icon("clip"));
-    $("attach").addEventListener("click", () => $("file").click());
-    $("file").addEventListener("change", () => {
-      this.add($("file").files);
-      $("file").value = "";
-    });
-    $("message").addEventListener("paste", (event) => {
-      if (!event.clipboardData.files.length) return;
-      event.preventDefault();
-      this.add(event.clipboardData.files);
-    });
-    for (const type of ["dragenter", "dragover", "dragleave", "drop"]) $("main").addEventListener(type, (event) => this.#dragged(event));
-  }
+	constructor(key, onChange) {
+		this.#key = key
+		this.onChange = onChange
+	}
 
-  /** What the message is sent with, or nothing while a file is on its way. */
-  get ready() {
-    const list = this.#list.filter((file) => !file.problem);
-    return list.every((file) => file.id) ? list.map(({ id, name }) => ({ id, name })) : null;
-  }
+	/** What the message is sent with, or nothing while a file is on its way. */
+	get ready() {
+		const list = this.#list.filter(file => !file.problem)
+		return list.every(file => file.id) ? list.map(({id, name}) => ({id, name})) : null
+	}
 
-  get #list() {
-    return this.#lists.get(this.#key) ?? [];
-  }
+	get #list() {
+		return this.#lists.get(this.#key) ?? []
+	}
 
-  open(key) {
-    this.#key = key;
-    this.#draw();
-  }
+	open(key) {
+		this.#key = key
+		this.#draw()
+	}
 
-  rename(from, to) {
-    this.#lists.set(to, this.#lists.get(from) ?? []);
-    this.#lists.delete(from);
-    this.#key = to;
-  }
+	rename(from, to) {
+		this.#lists.set(to, this.#lists.get(from) ?? [])
+		this.#lists.delete(from)
+		this.#key = to
+	}
 
-  clear() {
-    this.#lists.delete(this.#key);
-    this.#draw();
-  }
+	clear() {
+		this.#lists.delete(this.#key)
+		this.#draw()
+	}
 
-  add(files) {
-    const list = [...this.#list];
-    this.#lists.set(this.#key, list);
-    for (const blob of [...files].slice(0, MOST - list.length)) {
-      const file = { name: blob.name || "file", size: blob.size };
-      list.push(file);
-      this.#upload(file, blob);
-    }
-    this.#draw();
-  }
+	add(files) {
+		const list = [...this.#list]
+		this.#lists.set(this.#key, list)
+		for (const blob of files.slice(0, MOST - list.length)) {
+			const file = {name: blob.name || "file", size: blob.size}
+			list.push(file)
+			this.#upload(file, blob)
+		}
+		this.#draw()
+	}
 
-  async #upload(file, blob) {
-    const body = new FormData();
-    body.append("file", blob, file.name);
-    try {
-      file.id = (await call("uploads", body)).id;
-    } catch (error) {
-      file.problem = error.status === 404 || error.status === 405 ? t("noUploads") : error.message || t("unreachable");
-    }
-    this.#draw();
-  }
+	async #upload(file, blob) {
+		const body = new FormData()
+		body.append("file", blob, file.name)
+		try {
+			file.id = (await call("uploads", body)).id
+		} catch (error) {
+			file.problem = error.status === 404 || error.status === 405 ? t("noUploads") : error.message || t("unreachable")
+		}
+		this.#draw()
+	}
 
-  #remove(file) {
-    this.#lists.set(this.#key, this.#list.filter((other) => other !== file));
-    this.#draw();
-    $("message").focus();
-  }
+	#remove(file) {
+		this.#lists.set(this.#key, this.#list.filter(other => other !== file))
+		this.#draw()
+		$("message").focus()
+	}
 
-  #dragged(event) {
-    if (!event.dataTransfer?.types.includes("Files")) return;
-    event.preventDefault();
-    const isOver = event.type === "dragover" || event.type === "dragenter";
-    $("composer").classList.toggle("drop", isOver);
-    if (event.type === "drop") this.add(event.dataTransfer.files);
-  }
-
-  #draw() {
-    $("files").replaceChildren(...this.#list.map((file) => chip(file, signButton("cross", ["removeFile", { name: file.name }], () => this.#remove(file)))));
-    $("files").hidden = !this.#list.length;
-    this.onChange();
-  }
-}
-
-/** A file as it is shown, with its state while it is not there. */
-export function chip({ id, name, problem }, button = null) {
-  const sign = id ? icon("file") : problem ? icon("warn") : h("span", { class: "spinner" });
-  const text = h("span", { class: "title" }, name);
-  return h("div", { class: problem ? "chip bad" : "chip", role: "listitem" }, sign, h("span", { class: "chip-text" }, text, problem && h("span", { class: "muted" }, problem)), button);
+	#draw() {
+		$("files").replaceChildren(...this.#list.map(file => chip(file, signButton("cross", ["removeFile", {name: file.name}], () => this.#remove(file)))))
+		$("files").hidden = !this.#list.length
+		this.onChange()
+	}
 }

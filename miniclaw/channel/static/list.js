@@ -1,39 +1,37 @@
 /* Headings and lists of the panels, and what can be done with a row. */
 
-import { failed, menu, signButton } from "./dialogs.js";
-import { h } from "./dom.js";
+import {failed, menu, signButton} from "./dialogs.js"
+import {h} from "./dom.js"
 
-/** A heading of a panel's part. */
-export const heading = (key, ...more) => h("h3", {}, h("span", { t: key }), ...more);
+export const heading = (key, ...more) => h("h3", h("span", {t: key}), ...more)
 
 /**
  * A list; rows are `{title, text, note, tags: [[text, style]], buttons: [[key, run, style]], more: [[shape, key, run, style]]}`.
  */
 export function list(rows, empty = "nothingHere") {
-  if (!rows.length) return h("p", { class: "muted", t: empty });
-  return h("ul", { class: "cards" }, ...rows.map(card));
+	if (!rows.length) return h("p.muted", {t: empty})
+	return h("ul.cards", ...rows.map(card))
 }
 
-function card({ title, text, note, tags = [], buttons = [], more = [] }) {
-  const marks = tags.filter(([what]) => what).map(([what, style = ""]) => h("span", { class: `tag ${style}` }, what));
-  const dots = more.length && signButton("dots", ["actions", { title: (title || text).slice(0, 60) }], () => menu(dots, ["actions", { title: "" }], more));
-  const acts = buttons.map(([key, run, style]) => h("button", { type: "button", class: style, t: key, onclick: ({ currentTarget }) => once(currentTarget, run) }));
-  return h(
-    "li",
-    { class: "card" },
-    h("div", { class: "card-head" }, h("div", { class: "card-title" }, title && h("strong", {}, title), ...marks), dots || null),
-    text && h("p", {}, text),
-    note && h("p", { class: "muted" }, note),
-    acts.length > 0 && h("div", { class: "choices" }, ...acts),
-  );
+function card({title, text, note, tags = [], buttons = [], more = []}) {
+	const marks = tags.filter(([what]) => what).map(([what, style = ""]) => h("span", {class: `tag ${style}`}, what))
+	const dots = more.length && signButton("dots", ["actions", {title: (title || text).slice(0, 60)}], () => menu(dots, ["actions", {title: ""}], more))
+	const acts = buttons.map(([key, run, style]) => h("button", {type: "button", class: style, t: key, onclick: ({currentTarget}) => once(currentTarget, run)}))
+	return h(
+		"li.card",
+		h("div.card-head", h("div.card-title", title && h("strong", title), ...marks), dots || null),
+		text && h("p", text),
+		note && h("p.muted", note),
+		acts.length > 0 && h("div.choices", ...acts)
+	)
 }
 
 async function once(button, run) {
-  button.disabled = true;
-  try {
-    await run();
-  } catch (error) {
-    failed(error);
-  }
-  button.disabled = false;
+	button.disabled = true
+	try {
+		await run()
+	} catch (error) {
+		failed(error)
+	}
+	button.disabled = false
 }

@@ -1,15 +1,14 @@
 /* Everything that streams is painted at most once a frame. */
 
-const waiting = new Set();
+const waiting = new Set()
 
-/** Call `part.paint()` in the next frame. */
 export function soon(part) {
-  if (!waiting.size) requestAnimationFrame(flush);
-  waiting.add(part);
+	if (!waiting.size) requestAnimationFrame(flush)
+	waiting.add(part)
 }
 
 function flush() {
-  const parts = [...waiting];
-  waiting.clear();
-  for (const part of parts) part.paint();
+	const parts = [...waiting]
+	waiting.clear()
+	for (const part of parts) part.paint()
 }

@@ -1,90 +1,99 @@
 /* The panel beside the conversation: one frame for all lists, made from short descriptions in `panels.js`. */
 
-import { ApiError } from "./api.js";
-import { $, h, icon } from "./dom.js";
-import { PANELS } from "./panels.js";
-import { INBOX } from "./inbox.js";
-import { t } from "./i18n.js";
+import {ApiError} from "./api.js"
+import {$, h, icon} from "./dom.js"
+import {loadTexts, t} from "./i18n.js"
 
-const ALL = { ...PANELS, ...INBOX };
-const TYPING_MS = 200;
+const SHAPES = {memory: "memory", skills: "skill", tools: "tool", usagePanel: "chart", inbox: "inbox", settings: "gear"}
+const TYPING_MS = 200
 
 export class Panel {
-  #kind = null;
-  #opener = null;
-  #timer = 0;
-  #query = "";
+	#kind = null
+	#opener = null
+	#timer = 0
+	#query = ""
+	#loads = null
 
-  /** `tools` is what the descriptions work with: `{wire, session(), say(text), status}`. */
-  constructor(tools) {
-    this.tools = { ...tools, refresh: () => this.refresh() };
-    const nav = $("panels");
-    for (const [kind, { shape }] of Object.entries(ALL)) {
-      const badge = kind === "inbox" && h("span", { id: "waiting", class: "badge" });
-      const button = h("button", { type: "button", "aria-expanded": "false", "aria-controls": "panel", onclick: () => this.toggle(kind) }, icon(shape), h("span", { t: kind }), badge);
-      button.dataset.kind = kind;
-      nav.append(button);
-    }
-    $("close-panel").append(icon("cross"));
-    $("close-panel").addEventListener("click", () => this.close());
-    document.addEventListener("miniclaw:language", () => this.refresh());
-  }
+	/** `tools` is what the descriptions work with: `{wire, session(), say(text), status}`. */
+	constructor(tools) {
+		this.tools = {...tools, refresh: () => this.refresh()}
+		const nav = $("panels")
+		for (const [kind, shape] of Object.entries(SHAPES)) {
+			const badge = kind === "inbox" && h("span", {id: "waiting", class: "badge"})
+			const button = h("button", {type: "button", "aria-expanded": "false", "aria-controls": "panel", onclick: () => this.toggle(kind)}, icon(shape), h("span", {t: kind}), badge)
+			button.dataset.kind = kind
+			nav.append(button)
+		}
+		$("close-panel").append(icon("cross"))
+		$("close-panel").addEventListener("click", () => this.close())
+		document.addEventListener("miniclaw:language", () => this.refresh())
+	}
 
-  get isOpen() {
-    return this.#kind !== null;
-  }
+	get isOpen() {
+		return this.#kind !== null
+	}
 
-  toggle(kind) {
-    return this.#kind === kind ? this.close() : this.open(kind);
-  }
+	toggle(kind) {
+		return this.#kind === kind ? this.close() : this.open(kind)
+	}
 
-  open(kind) {
-    this.#opener = document.activeElement;
-    this.#kind = kind;
-    this.#query = "";
-    $("panel").hidden = false;
-    document.body.classList.add("has-panel");
-    this.#mark();
-    const search = ALL[kind].search && h("input", { type: "search", "aria-label": t("find"), placeholder: t("find"), oninput: ({ target }) => this.#typed(target.value) });
-    $("panel-search").replaceChildren(...(search ? [search] : []));
-    $("panel-body").replaceChildren(h("p", { class: "muted", t: "loading" }));
-    this.refresh();
-    $("panel-title").focus();
-  }
+	open(kind) {
+		this.#opener = document.activeElement
+		this.#kind = kind
+		this.#query = ""
+		$("panel").hidden = false
+		document.body.classList.add("has-panel")
+		this.#mark()
+		const search = kind === "memory" && h("input", {type: "search", "aria-label": t("find"), placeholder: t("find"), oninput: ({target}) => this.#typed(target.value)})
+		$("panel-search").replaceChildren(...(search ? [search] : []))
+		$("panel-body").replaceChildren(h("p.muted", {t: "loading"}))
+		this.refresh()
+		$("panel-title").focus()
+	}
 
-  close() {
-    if (!this.isOpen) return;
-    const hadFocus = $("panel").contains(document.activeElement);
-    this.#kind = null;
-    $("panel").hidden = true;
-    document.body.classList.remove("has-panel");
-    this.#mark();
-    if (hadFocus) this.#opener?.isConnected && this.#opener.offsetParent ? this.#opener.focus() : $("message").focus();
-  }
+	close() {
+		if (!this.isOpen) return
+		const hadFocus = $("panel").contains(document.activeElement)
+		this.#kind = null
+		$("panel").hidden = true
+		document.body.classList.remove("has-panel")
+		this.#mark()
+		if (hadFocus) this.#opener?.isConnected && this.#opener.offsetParent ? this.#opener.focus() : $("message").focus()
+	}
 
-  /** Read again what is shown. */
-  async refresh() {
-    const kind = this.#kind;
-    const query = this.#query;
-    if (!kind) return;
-    $("panel-title").textContent = t(kind);
-    let body;
-    try {
-      body = await ALL[kind].load(this.tools, query);
-    } catch (error) {
-      if (!(error instanceof ApiError) && !error.code) throw error;
-      body = [h("p", { class: "problem-text", role: "alert" }, error.message || t("unreachable")), h("button", { type: "button", t: "retryNow", onclick: () => this.refresh() })];
-    }
-    if (kind === this.#kind && query === this.#query) $("panel-body").replaceChildren(...body.flat().filter(Boolean));
-  }
+	async refresh() {
+		const kind = this.#kind
+		const query = this.#query
+		if (!kind) return
+		$("panel-title").textContent = t(kind)
+		let body
+		try {
+			this.#loads ??= load()
+			body = await (await this.#loads)[kind](this.tools, query)
+		} catch (error) {
+			if (error instanceof TypeError) this.#loads = null
+			else if (!(error instanceof ApiError) && !error.code) throw error
+			body = [h("p.problem-text", {role: "alert"}, error.message || t("unreachable")), h("button", {type: "button", t: "retryNow", onclick: () => this.refresh()})]
+		}
+		if (kind === this.#kind && query === this.#query) $("panel-body").replaceChildren(...body.flat().filter(Boolean))
+	}
 
-  #typed(text) {
-    clearTimeout(this.#timer);
-    this.#query = text.trim();
-    this.#timer = setTimeout(() => this.refresh(), TYPING_MS);
-  }
+	#typed(text) {
+		clearTimeout(this.#timer)
+		this.#query = text.trim()
+		this.#timer = setTimeout(() => this.refresh(), TYPING_MS)
+	}
 
-  #mark() {
-    for (const button of $("panels").children) button.setAttribute("aria-expanded", button.dataset.kind === this.#kind);
-  }
+	#mark() {
+		for (const button of $("panels").children) button.setAttribute("aria-expanded", button.dataset.kind === this.#kind)
+	}
+}
+
+/** What the panels show comes when the first one opens. */
+async function load() {
+	const style = h("link", {rel: "stylesheet", href: "./static/panel.css"})
+	const isThere = new Promise((resolve, reject) => Object.assign(style, {onload: resolve, onerror: () => reject(new TypeError())}))
+	document.head.append(style)
+	const [{PANELS}, {INBOX}] = await Promise.all([import("./panels.js"), import("./inbox.js"), isThere, loadTexts("panel-texts")])
+	return {...PANELS, ...INBOX}
 }

@@ -1,95 +1,93 @@
 /* The one owner of the scroll position: follows the end only while the reader is there. */
 
 /** Where the reader counts as being at the end: standing there, and coming from above. */
-const AT_PX = 4;
-const NEAR_PX = 40;
+const AT_PX = 4
+const NEAR_PX = 40
 
 export class ScrollKeeper {
-  #following = true;
-  #top = 0;
-  #height = 0;
-  #goal = Infinity;
-  #touching = false;
+	#following = true
+	#top = 0
+	#height = 0
+	#goal = Infinity
+	#touching = false
 
-  constructor(scroller, content, button) {
-    this.scroller = scroller;
-    this.button = button;
-    scroller.addEventListener("scroll", () => this.#scrolled(), { passive: true });
-    scroller.addEventListener("wheel", (event) => this.#turned(event), { passive: true });
-    scroller.addEventListener("touchstart", () => (this.#touching = true), { passive: true });
-    for (const type of ["touchend", "touchcancel"]) {
-      addEventListener(type, () => (this.#touching = false), { passive: true });
-    }
-    button.addEventListener("click", () => this.toEnd());
-    const observer = new ResizeObserver(() => this.#grown());
-    observer.observe(content);
-    observer.observe(scroller);
-  }
+	constructor(scroller, content, button) {
+		this.scroller = scroller
+		this.button = button
+		scroller.addEventListener("scroll", () => this.#scrolled(), {passive: true})
+		scroller.addEventListener("wheel", event => this.#turned(event), {passive: true})
+		scroller.addEventListener("touchstart", () => (this.#touching = true), {passive: true})
+		for (const type of ["touchend", "touchcancel"]) {
+			addEventListener(type, () => (this.#touching = false), {passive: true})
+		}
+		button.addEventListener("click", () => this.toEnd())
+		const observer = new ResizeObserver(() => this.#grown())
+		observer.observe(content)
+		observer.observe(scroller)
+	}
 
-  /** Go to the end and stay there. */
-  toEnd() {
-    this.#following = true;
-    this.#stick();
-  }
+	toEnd() {
+		this.#following = true
+		this.#stick()
+	}
 
-  /** Where the reader is, to come back to. */
-  save() {
-    return { following: this.#following, top: this.scroller.scrollTop };
-  }
+	save() {
+		return {following: this.#following, top: this.scroller.scrollTop}
+	}
 
-  restore(place) {
-    this.#following = place?.following ?? true;
-    if (this.#following) this.#stick();
-    else this.scroller.scrollTop = place.top;
-    this.#remember();
-  }
+	restore(place) {
+		this.#following = place?.following ?? true
+		if (this.#following) this.#stick()
+		else this.scroller.scrollTop = place.top
+		this.#remember()
+	}
 
-  /** Change what is above without moving what the reader looks at. */
-  holding(element, change) {
-    const before = element.getBoundingClientRect().top;
-    this.scroller.classList.add("unanchored");
-    change();
-    this.scroller.scrollTop += element.getBoundingClientRect().top - before;
-    this.#remember();
-    requestAnimationFrame(() => this.scroller.classList.remove("unanchored"));
-  }
+	/** Change what is above without moving what the reader looks at. */
+	holding(element, change) {
+		const before = element.getBoundingClientRect().top
+		this.scroller.classList.add("unanchored")
+		change()
+		this.scroller.scrollTop += element.getBoundingClientRect().top - before
+		this.#remember()
+		requestAnimationFrame(() => this.scroller.classList.remove("unanchored"))
+	}
 
-  get #distance() {
-    const { scrollHeight, scrollTop, clientHeight } = this.scroller;
-    return scrollHeight - scrollTop - clientHeight;
-  }
+	get #distance() {
+		const {scrollHeight, scrollTop, clientHeight} = this.scroller
+		return scrollHeight - scrollTop - clientHeight
+	}
 
-  #turned({ deltaY }) {
-    // The page may grow while the wheel's scrolling glides on: it aims at what was the end when it was turned.
-    this.#goal = deltaY > 0 ? this.scroller.scrollHeight : Infinity;
-    if (deltaY >= 0 || this.scroller.scrollTop <= 0) return;
-    this.#following = false;
-    this.#remember();
-  }
+	#turned({deltaY}) {
+		// The page may grow while the wheel's scrolling glides on: it aims at what was the end when it was turned.
+		this.#goal = deltaY > 0 ? this.scroller.scrollHeight : Infinity
+		if (deltaY >= 0 || this.scroller.scrollTop <= 0) return
+		this.#following = false
+		this.#remember()
+	}
 
-  #scrolled() {
-    const { scrollTop, scrollHeight, clientHeight } = this.scroller;
-    const isDown = scrollTop > this.#top;
-    const arrived = this.#distance <= (isDown ? NEAR_PX : AT_PX) || (isDown && scrollTop + clientHeight >= this.#goal - AT_PX);
-    if (arrived) this.#following = true;
-    // A smaller page moves the position too; only a page that kept its height was scrolled by the reader.
-    else if (scrollTop < this.#top - 1 && scrollHeight >= this.#height) this.#following = false;
-    this.#remember();
-  }
+	#scrolled() {
+		const {scrollTop, scrollHeight, clientHeight} = this.scroller
+		const isDown = scrollTop > this.#top
+		const arrived = this.#distance <= (isDown ? NEAR_PX : AT_PX) || (isDown && scrollTop + clientHeight >= this.#goal - AT_PX)
+		if (arrived) this.#following = true
+		// A smaller page moves the position too; only a page that kept its height was scrolled by the reader.
+		else if (scrollTop < this.#top - 1 && scrollHeight >= this.#height) this.#following = false
+		this.#remember()
+	}
 
-  #grown() {
-    if (this.#following && !this.#touching) this.#stick();
-    else this.#remember();
-  }
+	#grown() {
+		if (this.#following && !this.#touching) this.#stick()
+		else this.#remember()
+	}
 
-  #stick() {
-    this.scroller.scrollTop = this.scroller.scrollHeight;
-    this.#remember();
-  }
+	#stick() {
+		this.scroller.scrollTop = this.scroller.scrollHeight
+		this.#remember()
+	}
 
-  #remember() {
-    this.#top = this.scroller.scrollTop;
-    this.#height = this.scroller.scrollHeight;
-    this.button.hidden = this.#following || this.#distance < 80;
-  }
+	#remember() {
+		this.#top = this.scroller.scrollTop
+		this.#height = this.scroller.scrollHeight
+		this.button.hidden = this.#following || this.#distance < 80
+	}
 }

@@ -1,191 +1,185 @@
 /* The list of chats: found, renamed, forked, exported, deleted; kept up to date by `session.updated`. */
 
-import { call, sessionPath } from "./api.js";
-import { failed, form, menu, signButton, toast } from "./dialogs.js";
-import { $, h } from "./dom.js";
-import { language, t } from "./i18n.js";
+import {call, sessionPath} from "./api.js"
+import {failed, form, menu, signButton, toast} from "./dialogs.js"
+import {$, h} from "./dom.js"
+import {language, t} from "./i18n.js"
 
-const DAY_MS = 86_400_000;
-const TYPING_MS = 200;
+const DAY_MS = 86_400_000
+const TYPING_MS = 200
 
 export class Sidebar {
-  #sessions = new Map();
-  #current = null;
-  #leaving = new Set();
-  #hits = null;
-  #timer = 0;
+	#sessions = new Map()
+	#current = null
+	#leaving = new Set()
+	#hits = null
+	#timer = 0
 
-  /** `on` has `opened()`, `gone(id)` and `seen(id)`. */
-  constructor(on) {
-    this.on = on;
-    document.addEventListener("miniclaw:language", () => this.#draw());
-    $("menu").addEventListener("click", () => this.toggle(true));
-    $("close-menu").addEventListener("click", () => this.toggle(false));
-    $("shade").addEventListener("click", () => this.toggle(false));
-    $("search").addEventListener("input", () => this.#search());
-    addEventListener("keydown", (event) => event.key === "Escape" && this.toggle(false));
-    addEventListener("visibilitychange", () => this.#look());
-  }
+	constructor(on) {
+		this.on = on
+		document.addEventListener("miniclaw:language", () => this.#draw())
+		$("menu").addEventListener("click", () => this.toggle(true))
+		$("close-menu").addEventListener("click", () => this.toggle(false))
+		$("shade").addEventListener("click", () => this.toggle(false))
+		$("search").addEventListener("input", () => this.#search())
+		addEventListener("keydown", event => event.key === "Escape" && this.toggle(false))
+		addEventListener("visibilitychange", () => this.#look())
+	}
 
-  async load() {
-    const { sessions } = await call("sessions");
-    this.#sessions = new Map(sessions.map((session) => [session.session_id, session]));
-    this.#look();
-    this.#draw();
-  }
+	async load() {
+		const {sessions} = await call("sessions")
+		this.#sessions = new Map(sessions.map(session => [session.session_id, session]))
+		this.#look()
+		this.#draw()
+	}
 
-  /** Take a `session.updated`. */
-  update(id, changes) {
-    const before = this.#sessions.get(id);
-    if (changes.deleted) {
-      this.#sessions.delete(id);
-      this.on.gone(id);
-      return this.#draw();
-    }
-    const session = { ...before, session_id: id, updated_at: Date.now() / 1_000, ...changes };
-    if (!changes.title) session.title = before?.title || "";
-    if (before && before.phase !== "idle" && session.phase === "idle" && !("unread" in changes)) session.unread = true;
-    this.#sessions.set(id, session);
-    this.#look();
-    return this.#draw();
-  }
+	update(id, changes) {
+		const before = this.#sessions.get(id)
+		if (changes.deleted) {
+			this.#sessions.delete(id)
+			this.on.gone(id)
+			return this.#draw()
+		}
+		const session = {...before, session_id: id, updated_at: Date.now() / 1_000, ...changes}
+		if (!changes.title) session.title = before?.title || ""
+		if (before && before.phase !== "idle" && session.phase === "idle" && !("unread" in changes)) session.unread = true
+		this.#sessions.set(id, session)
+		this.#look()
+		return this.#draw()
+	}
 
-  select(id) {
-    this.#current = id;
-    this.#look();
-    this.#draw();
-  }
+	select(id) {
+		this.#current = id
+		this.#look()
+		this.#draw()
+	}
 
-  title(id) {
-    return this.#sessions.get(id)?.title ?? "";
-  }
+	title(id) {
+		return this.#sessions.get(id)?.title ?? ""
+	}
 
-  /** How many chats wait for a decision. */
-  get waiting() {
-    return [...this.#sessions.values()].filter(({ phase }) => phase === "waiting_approval").length;
-  }
+	get waiting() {
+		return [...this.#sessions.values()].filter(({phase}) => phase === "waiting_approval").length
+	}
 
-  /** On a narrow screen the list is a drawer. */
-  toggle(isOpen) {
-    if (document.body.classList.contains("drawer") === isOpen) return;
-    document.body.classList.toggle("drawer", isOpen);
-    $("main").inert = isOpen;
-    $("menu").setAttribute("aria-expanded", isOpen);
-    $(isOpen ? "close-menu" : "menu").focus();
-  }
+	toggle(isOpen) {
+		if (document.body.classList.contains("drawer") === isOpen) return
+		document.body.classList.toggle("drawer", isOpen)
+		$("main").inert = isOpen
+		$("menu").setAttribute("aria-expanded", isOpen)
+		$(isOpen ? "close-menu" : "menu").focus()
+	}
 
-  /** The chat in front is read while the page is. */
-  #look() {
-    const session = this.#sessions.get(this.#current);
-    if (!session || document.hidden || session.phase !== "idle" || session.unread === false) return;
-    session.unread = false;
-    this.on.seen(this.#current);
-  }
+	#look() {
+		const session = this.#sessions.get(this.#current)
+		if (!session || document.hidden || session.phase !== "idle" || session.unread === false) return
+		session.unread = false
+		this.on.seen(this.#current)
+	}
 
-  #search() {
-    clearTimeout(this.#timer);
-    const query = $("search").value.trim();
-    this.#hits = query ? this.#hits : null;
-    this.#draw();
-    if (!query) return;
-    this.#timer = setTimeout(async () => {
-      try {
-        const { hits } = await call(`sessions?${new URLSearchParams({ query })}`);
-        if (query === $("search").value.trim()) this.#hits = hits;
-        this.#draw();
-      } catch (error) {
-        failed(error);
-      }
-    }, TYPING_MS);
-  }
+	#search() {
+		clearTimeout(this.#timer)
+		const query = $("search").value.trim()
+		this.#hits = query ? this.#hits : null
+		this.#draw()
+		if (!query) return
+		this.#timer = setTimeout(async () => {
+			try {
+				const {hits} = await call(`sessions?${new URLSearchParams({ query })}`)
+				if (query === $("search").value.trim()) this.#hits = hits
+				this.#draw()
+			} catch (error) {
+				failed(error)
+			}
+		}, TYPING_MS)
+	}
 
-  #draw() {
-    const wanted = $("search").value.trim().toLowerCase();
-    const sorted = [...this.#sessions.values()]
-      .filter(({ session_id: id, title }) => !this.#leaving.has(id) && (!wanted || title?.toLowerCase().includes(wanted)))
-      .sort((a, b) => moment(b) - moment(a));
-    const groups = new Map();
-    const format = new Intl.DateTimeFormat(language(), { dateStyle: "medium", timeStyle: "short" });
-    for (const session of sorted) {
-      const key = wanted ? "titles" : age(moment(session));
-      groups.set(key, [...(groups.get(key) ?? []), session]);
-    }
-    const list = $("sessions");
-    const focused = list.contains(document.activeElement) ? document.activeElement.closest("li")?.firstChild.hash : null;
-    list.replaceChildren(...[...groups].flatMap(([key, sessions]) => this.#group(key, sessions.map((session) => this.#row(session, format)))));
-    const found = (wanted && this.#hits?.filter((hit) => !this.#leaving.has(hit.session_id))) || [];
-    if (found.length) list.append(...this.#group("messages", found.map(hitRow)));
-    if (!sorted.length && !found.length) list.append(h("p", { class: "muted", t: wanted ? "noneFound" : "noChats" }));
-    if (focused) [...list.querySelectorAll("a")].find((link) => link.hash === focused)?.focus();
-    $("waiting").textContent = this.waiting || "";
-  }
+	#draw() {
+		const wanted = $("search").value.trim().toLowerCase()
+		const sorted = [...this.#sessions.values()]
+			.filter(({session_id: id, title}) => !this.#leaving.has(id) && (!wanted || title?.toLowerCase().includes(wanted)))
+			.sort((a, b) => moment(b) - moment(a))
+		const groups = new Map()
+		const format = new Intl.DateTimeFormat(language(), {dateStyle: "medium", timeStyle: "short"})
+		for (const session of sorted) {
+			const key = wanted ? "titles" : age(moment(session))
+			groups.set(key, [...(groups.get(key) ?? []), session])
+		}
+		const list = $("sessions")
+		const focused = list.contains(document.activeElement) ? document.activeElement.closest("li")?.firstChild.hash : null
+		list.replaceChildren(...[...groups].flatMap(([key, sessions]) => this.#group(key, sessions.map(session => this.#row(session, format)))))
+		const found = (wanted && this.#hits?.filter(hit => !this.#leaving.has(hit.session_id))) || []
+		if (found.length) list.append(...this.#group("messages", found.map(hitRow)))
+		if (!sorted.length && !found.length) list.append(h("p.muted", {t: wanted ? "noneFound" : "noChats"}))
+		if (focused) [...list.querySelectorAll("a")].find(link => link.hash === focused)?.focus()
+		$("waiting").textContent = this.waiting || ""
+	}
 
-  #group(key, rows) {
-    return [h("h3", {}, t(key)), h("ul", { "aria-label": t(key) }, ...rows.map((row) => h("li", {}, ...row)))];
-  }
+	#group(key, rows) {
+		return [h("h3", t(key)), h("ul", {"aria-label": t(key)}, ...rows.map(row => h("li", ...row)))]
+	}
 
-  #row(session, format) {
-    const { session_id: id, title, phase, unread } = session;
-    const state = phase === "running" ? "running" : phase === "waiting_approval" ? "waiting" : unread ? "fresh" : null;
-    const mark = state && h("span", { class: `mark ${state}` }, h("span", { class: "offstage" }, t(state)));
-    const shown = title || t("untitled");
-    const link = h("a", { href: `#${id}`, "aria-current": id === this.#current && "page" }, h("span", { class: "title" }, shown), mark);
-    link.title = `${shown}\n${format.format(moment(session))}`;
-    const more = signButton("dots", ["chatMenu", { title: shown }], () => this.#menu(more, session));
-    more.setAttribute("aria-haspopup", "menu");
-    return [link, more];
-  }
+	#row(session, format) {
+		const {session_id: id, title, phase, unread} = session
+		const state = phase === "running" ? "running" : phase === "waiting_approval" ? "waiting" : unread ? "fresh" : null
+		const mark = state && h("span", {class: `mark ${state}`}, h("span.offstage", t(state)))
+		const shown = title || t("untitled")
+		const link = h("a", {href: `#${id}`, "aria-current": id === this.#current && "page"}, h("span.title", shown), mark)
+		link.title = `${shown}\n${format.format(moment(session))}`
+		const more = signButton("dots", ["chatMenu", {title: shown}], () => this.#menu(more, session))
+		more.setAttribute("aria-haspopup", "menu")
+		return [link, more]
+	}
 
-  #menu(anchor, { session_id: id, title }) {
-    const save = (format) => h("a", { href: `./api/${sessionPath(id, `/export?format=${format}`)}`, download: "" }).click();
-    const rename = async (values) => this.update(id, await call(sessionPath(id), values, "PATCH"));
-    menu(anchor, ["chatMenu", { title }], [
-      ["edit", "rename", () => form("rename", [{ name: "title", label: "title", value: title, optional: true }], rename)],
-      ["fork", "fork", () => this.fork(id).catch(failed)],
-      ["save", "exportMarkdown", () => save("markdown")],
-      ["save", "exportJson", () => save("json")],
-      ["trash", "delete", () => this.#delete(id, title), "danger"],
-    ]);
-  }
+	#menu(anchor, {session_id: id, title}) {
+		const save = format => h("a", {href: `./api/${sessionPath(id, `/export?format=${format}`)}`, download: ""}).click()
+		const rename = async values => this.update(id, await call(sessionPath(id), values, "PATCH"))
+		menu(anchor, ["chatMenu", {title}], [
+			["edit", "rename", () => form("rename", [{name: "title", label: "title", value: title, optional: true}], rename)],
+			["fork", "fork", () => this.fork(id).catch(failed)],
+			["save", "exportMarkdown", () => save("markdown")],
+			["save", "exportJson", () => save("json")],
+			["trash", "delete", () => this.#delete(id, title), "danger"]
+		])
+	}
 
-  /** A new chat with the messages of this one up to a position, and opens it. */
-  async fork(id, position) {
-    const row = await call(sessionPath(id, "/fork"), position === undefined ? {} : { position });
-    this.update(row.session_id, row);
-    history.pushState(null, "", `#${row.session_id}`);
-    this.on.opened();
-  }
+	/** A new chat with the messages of this one up to a position, and opens it. */
+	async fork(id, position) {
+		const row = await call(sessionPath(id, "/fork"), position === undefined ? {} : {position})
+		this.update(row.session_id, row)
+		history.pushState(null, "", `#${row.session_id}`)
+		this.on.opened()
+	}
 
-  /** It is gone from the list at once, and from the server when it can be taken back no more. */
-  #delete(id, title) {
-    this.#leaving.add(id);
-    this.#draw();
-    const back = () => {
-      this.#leaving.delete(id);
-      this.#draw();
-    };
-    const remove = () =>
-      call(sessionPath(id), undefined, "DELETE", { keepalive: true }).then(
-        () => this.update(id, { deleted: true }),
-        (error) => (back(), failed(error)),
-      );
-    toast(t("deleted", { title: title || t("untitled") }), back, remove);
-  }
+	/** It is gone from the list at once, and from the server when it can be taken back no more. */
+	#delete(id, title) {
+		this.#leaving.add(id)
+		this.#draw()
+		const back = () => {
+			this.#leaving.delete(id)
+			this.#draw()
+		}
+		const remove = () =>
+			call(sessionPath(id), undefined, "DELETE", {keepalive: true}).then(
+				() => this.update(id, {deleted: true}),
+				error => (back(), failed(error))
+			)
+		toast(t("deleted", {title: title || t("untitled")}), back, remove)
+	}
 }
 
-function hitRow({ session_id: id, title, excerpt }) {
-  return [h("a", { class: "hit", href: `#${id}` }, h("span", { class: "title" }, title || t("untitled")), h("span", { class: "muted" }, excerpt))];
+function hitRow({session_id: id, title, excerpt}) {
+	return [h("a.hit", {href: `#${id}`}, h("span.title", title || t("untitled")), h("span.muted", excerpt))]
 }
 
-/** Seconds since the epoch, or RFC 3339. */
-function moment({ updated_at: at }) {
-  const value = typeof at === "number" ? at * 1_000 : Date.parse(at);
-  return Number.isNaN(value) ? 0 : value;
+function moment({updated_at: at}) {
+	const value = typeof at === "number" ? at * 1_000 : Date.parse(at)
+	return Number.isNaN(value) ? 0 : value
 }
 
 function age(when) {
-  const midnight = new Date().setHours(0, 0, 0, 0);
-  if (when >= midnight) return "today";
-  if (when >= midnight - DAY_MS) return "yesterday";
-  return when >= midnight - 7 * DAY_MS ? "week" : "earlier";
+	const midnight = new Date().setHours(0, 0, 0, 0)
+	if (when >= midnight) return "today"
+	if (when >= midnight - DAY_MS) return "yesterday"
+	return when >= midnight - 7 * DAY_MS ? "week" : "earlier"
 }

@@ -1,86 +1,86 @@
 /* What the page says about itself: connection, demo mode, theme and language, and how to get in. */
 
-import { $, announce, icon } from "./dom.js";
-import { name, say, t, toggleLanguage } from "./i18n.js";
+import {$, announce, icon} from "./dom.js"
+import {name, say, t, toggleLanguage} from "./i18n.js"
 
-const THEMES = ["system", "light", "dark"];
-const PATIENCE_MS = 1_200;
+const THEMES = ["system", "light", "dark"]
+const PATIENCE_MS = 1_200
 
 export class Status {
-  #state = null;
-  #timer = 0;
-  #wasLost = false;
+	#state = null
+	#timer = 0
+	#wasLost = false
 
-  constructor(onRetry) {
-    $("retry").addEventListener("click", onRetry);
-    $("gate-again").addEventListener("click", () => location.reload());
-    $("theme").addEventListener("click", () => this.#nextTheme());
-    $("language").addEventListener("click", toggleLanguage);
-    this.#drawTheme();
-  }
+	constructor(onRetry) {
+		$("retry").addEventListener("click", onRetry)
+		$("gate-again").addEventListener("click", () => location.reload())
+		$("theme").addEventListener("click", () => this.#nextTheme())
+		$("language").addEventListener("click", toggleLanguage)
+		this.#drawTheme()
+	}
 
-  /** Show the state of the wire; a break shorter than a moment is not worth a line. */
-  connection(state) {
-    this.#state = state;
-    clearTimeout(this.#timer);
-    $("gate").hidden = state.name !== "refused";
-    $("page").inert = state.name === "refused";
-    if (state.name === "refused") $("gate-again").focus();
-    this.#light();
-    if (state.name === "open") {
-      $("connection").hidden = true;
-      if (this.#wasLost) announce(t("connected"));
-      this.#wasLost = false;
-    } else if ($("connection").hidden) this.#timer = setTimeout(() => this.#tick(), PATIENCE_MS);
-    else this.#tick();
-  }
+	/** Show the state of the wire; a break shorter than a moment is not worth a line. */
+	connection(state) {
+		this.#state = state
+		clearTimeout(this.#timer)
+		$("gate").hidden = state.name !== "refused"
+		$("page").inert = state.name === "refused"
+		if (state.name === "refused") $("gate-again").focus()
+		this.#light()
+		if (state.name === "open") {
+			$("connection").hidden = true
+			if (this.#wasLost) announce(t("connected"))
+			this.#wasLost = false
+		} else if ($("connection").hidden) this.#timer = setTimeout(() => this.#tick(), PATIENCE_MS)
+		else this.#tick()
+	}
 
-  about({ model = {}, user_id: user = "", version = "" }) {
-    this.version = `miniOpenClaw ${version}`;
-    $("user").textContent = user;
-    $("user").title = version ? `miniOpenClaw ${version}` : "";
-    $("model").textContent = model.demo ? "" : (model.name ?? "");
-    $("demo").hidden = !model.demo;
-    $("demo-hint").textContent = model.hint ?? "";
-  }
+	about({model = {}, user_id: user = "", version = ""}) {
+		this.version = `miniOpenClaw ${version}`
+		$("user").textContent = user
+		$("user").title = version ? `miniOpenClaw ${version}` : ""
+		$("model").textContent = model.demo ? "" : (model.name ?? "")
+		$("demo").hidden = !model.demo
+		$("demo-hint").textContent = model.hint ?? ""
+	}
 
-  #light() {
-    const kind = this.#state.name === "open" ? "connected" : "connecting";
-    $("light").className = `light ${kind}`;
-    name($("light"), kind);
-    $("light").title = t(kind);
-  }
+	#light() {
+		const kind = this.#state.name === "open" ? "connected" : "connecting"
+		$("light").className = `light ${kind}`
+		name($("light"), kind)
+		$("light").title = t(kind)
+	}
 
-  #tick() {
-    if (this.#state.name === "open" || this.#state.name === "refused") return;
-    const seconds = Math.max(0, Math.ceil((this.#state.retryAt - Date.now()) / 1_000));
-    if (!this.#wasLost) announce(t("reconnecting"));
-    this.#wasLost = true;
-    $("connection").hidden = false;
-    if (!navigator.onLine) say($("connection-text"), "offline");
-    else if (this.#state.name === "waiting" && seconds) say($("connection-text"), "lost", { seconds });
-    else say($("connection-text"), "reconnecting");
-    $("retry").disabled = this.#state.name !== "waiting";
-    this.#timer = setTimeout(() => this.#tick(), 500);
-  }
+	#tick() {
+		if (this.#state.name === "open" || this.#state.name === "refused") return
+		const seconds = Math.max(0, Math.ceil((this.#state.retryAt - Date.now()) / 1_000))
+		if (!this.#wasLost) announce(t("reconnecting"))
+		this.#wasLost = true
+		$("connection").hidden = false
+		if (!navigator.onLine) say($("connection-text"), "offline")
+		else if (this.#state.name === "waiting" && seconds) say($("connection-text"), "lost", {seconds})
+		else say($("connection-text"), "reconnecting")
+		$("retry").disabled = this.#state.name !== "waiting"
+		this.#timer = setTimeout(() => this.#tick(), 500)
+	}
 
-  #nextTheme() {
-    this.setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.choice) + 1) % THEMES.length]);
-  }
+	#nextTheme() {
+		this.setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.choice) + 1) % THEMES.length])
+	}
 
-  setTheme(choice) {
-    try {
-      localStorage.setItem("miniclaw.theme", choice);
-    } catch {
-      /* it stays as it is */
-    }
-    document.dispatchEvent(new CustomEvent("miniclaw:theme"));
-    this.#drawTheme();
-  }
+	setTheme(choice) {
+		try {
+			localStorage.setItem("miniclaw.theme", choice)
+		} catch {
+			/* it stays as it is */
+		}
+		document.dispatchEvent(new CustomEvent("miniclaw:theme"))
+		this.#drawTheme()
+	}
 
-  #drawTheme() {
-    const choice = document.documentElement.dataset.choice;
-    $("theme").replaceChildren(icon(choice));
-    name($("theme"), { system: "themeSystem", light: "themeLight", dark: "themeDark" }[choice]);
-  }
+	#drawTheme() {
+		const choice = document.documentElement.dataset.choice
+		$("theme").replaceChildren(icon(choice))
+		name($("theme"), {system: "themeSystem", light: "themeLight", dark: "themeDark"}[choice])
+	}
 }

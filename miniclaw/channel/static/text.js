@@ -1,95 +1,95 @@
 /* A piece of answer text: finished blocks that never change again, and the open text behind them. */
 
-import { flash } from "./dialogs.js";
-import { copyText, h, icon } from "./dom.js";
-import { soon } from "./paint.js";
+import {flash} from "./dialogs.js"
+import {copyText, h, icon} from "./dom.js"
+import {soon} from "./paint.js"
 
 export class TextPart {
-  #node = document.createTextNode("");
-  #done = h("div", { class: "md" });
-  #fresh = [];
-  #added = "";
-  #replaced = false;
+	#node = document.createTextNode("")
+	#done = h("div.md")
+	#fresh = []
+	#added = ""
+	#replaced = false
 
-  constructor(text = "", blocks = [], open = text) {
-    this.text = text;
-    this.count = blocks.length;
-    this.open = open;
-    this.element = h("div", { class: "part" }, this.#done, h("div", { class: "open", "aria-live": "off" }, this.#node));
-    this.#fresh = [...blocks];
-    this.#replaced = true;
-    this.paint();
-  }
+	constructor(text = "", blocks = [], open = text) {
+		this.text = text
+		this.count = blocks.length
+		this.open = open
+		this.element = h("div.part", this.#done, h("div.open", {"aria-live": "off"}, this.#node))
+		this.#fresh = [...blocks]
+		this.#replaced = true
+		this.paint()
+	}
 
-  add(delta) {
-    this.text += delta;
-    this.open += delta;
-    this.#added += delta;
-    soon(this);
-  }
+	add(delta) {
+		this.text += delta
+		this.open += delta
+		this.#added += delta
+		soon(this)
+	}
 
-  /** Take a finished block; `false` = an earlier one is missing. */
-  block({ index, html, rest }) {
-    if (index > this.count) return false;
-    if (index < this.count) return true;
-    this.count += 1;
-    this.#fresh.push(html);
-    this.#setOpen(rest ?? "");
-    return true;
-  }
+	/** Take a finished block; `false` = an earlier one is missing. */
+	block({index, html, rest}) {
+		if (index > this.count) return false
+		if (index < this.count) return true
+		this.count += 1
+		this.#fresh.push(html)
+		this.#setOpen(rest ?? "")
+		return true
+	}
 
-  /** The text is at its end; `html` is the whole of it, as blocks or as one piece, where the server sent it. */
-  finish(html) {
-    if (!this.open.trim()) this.#setOpen("");
-    else if (Array.isArray(html) && html.length >= this.count) {
-      this.#fresh.push(...html.slice(this.count));
-      this.count = html.length;
-      this.#setOpen("");
-    } else if (typeof html === "string" && html) {
-      this.#done.replaceChildren();
-      this.#fresh = [html];
-      this.#setOpen("");
-    }
-  }
+	/** The text is at its end; `html` is the whole of it, as blocks or as one piece, where the server sent it. */
+	finish(html) {
+		if (!this.open.trim()) this.#setOpen("")
+		else if (Array.isArray(html) && html.length >= this.count) {
+			this.#fresh.push(...html.slice(this.count))
+			this.count = html.length
+			this.#setOpen("")
+		} else if (typeof html === "string" && html) {
+			this.#done.replaceChildren()
+			this.#fresh = [html]
+			this.#setOpen("")
+		}
+	}
 
-  paint() {
-    if (this.#fresh.length) {
-      this.#done.append(...this.#fresh.map(fragment));
-      this.#fresh = [];
-    }
-    if (this.#replaced || !this.#node.length) this.#node.data = this.open.replace(/^\s*\n/, "");
-    else this.#node.appendData(this.#added);
-    this.#added = "";
-    this.#replaced = false;
-  }
+	paint() {
+		if (this.#fresh.length) {
+			this.#done.append(...this.#fresh.map(fragment))
+			this.#fresh = []
+		}
+		if (this.#replaced || !this.#node.length) this.#node.data = this.open.replace(/^\s*\n/, "")
+		else this.#node.appendData(this.#added)
+		this.#added = ""
+		this.#replaced = false
+	}
 
-  #setOpen(text) {
-    this.open = text;
-    this.#replaced = true;
-    soon(this);
-  }
+	#setOpen(text) {
+		this.open = text
+		this.#replaced = true
+		soon(this)
+	}
 }
 
 /** The server's HTML as nodes, with what the page adds to code and tables. */
 function fragment(html) {
-  const template = document.createElement("template");
-  template.innerHTML = html;
-  for (const pre of template.content.querySelectorAll("pre")) frameCode(pre);
-  for (const table of template.content.querySelectorAll("table")) {
-    const frame = h("div", { class: "table", tabindex: 0 });
-    table.replaceWith(frame);
-    frame.append(table);
-  }
-  return template.content;
+	const template = document.createElement("template")
+	template.innerHTML = html
+	for (const pre of template.content.querySelectorAll("pre")) frameCode(pre)
+	for (const table of template.content.querySelectorAll("table")) {
+		const frame = h("div.table", {tabindex: 0})
+		table.replaceWith(frame)
+		frame.append(table)
+	}
+	return template.content
 }
 
 function frameCode(pre) {
-  const button = h("button", { class: "quiet", type: "button" }, icon("copy"), h("span", { t: "copy" }));
-  button.addEventListener("click", async () => {
-    const copied = await copyText(pre.textContent.replace(/\n$/, ""));
-    flash(button, copied ? "check" : "cross", copied ? "copied" : "copyFailed");
-  });
-  const frame = h("div", { class: "code" });
-  pre.replaceWith(frame);
-  frame.append(h("div", { class: "code-head" }, h("span", {}, pre.dataset.lang ?? ""), button), pre);
+	const button = h("button.quiet", {type: "button"}, icon("copy"), h("span", {t: "copy"}))
+	button.addEventListener("click", async () => {
+		const copied = await copyText(pre.textContent.replace(/\n$/, ""))
+		flash(button, copied ? "check" : "cross", copied ? "copied" : "copyFailed")
+	})
+	const frame = h("div.code")
+	pre.replaceWith(frame)
+	frame.append(h("div.code-head", h("span", pre.dataset.lang ?? ""), button), pre)
 }

@@ -1,22 +1,22 @@
 /* Runs before the first paint, so it is no module: light, dark, or what the system says. */
 (() => {
-  const dark = matchMedia("(prefers-color-scheme: dark)");
-  const stored = () => {
-    try {
-      return localStorage.getItem("miniclaw.theme") || "system";
-    } catch {
-      return "system";
-    }
-  };
-  const apply = () => {
-    const choice = stored();
-    const theme = choice === "system" ? (dark.matches ? "dark" : "light") : choice;
-    document.documentElement.dataset.theme = theme;
-    document.documentElement.dataset.choice = choice;
-    const colour = document.querySelector('meta[name="theme-color"]');
-    if (colour) colour.content = theme === "dark" ? "#191816" : "#fdfcfa";
-  };
-  dark.addEventListener("change", apply);
-  document.addEventListener("miniclaw:theme", apply);
-  apply();
-})();
+	const dark = matchMedia("(prefers-color-scheme: dark)")
+	const stored = () => {
+		try {
+			return localStorage.getItem("miniclaw.theme") || "system"
+		} catch {
+			return "system"
+		}
+	}
+	const apply = () => {
+		const choice = stored()
+		const theme = choice === "system" ? (dark.matches ? "dark" : "light") : choice
+		document.documentElement.dataset.theme = theme
+		document.documentElement.dataset.choice = choice
+		const colour = document.querySelector('meta[name="theme-color"]')
+		if (colour) colour.content = theme === "dark" ? "#191816" : "#fdfcfa"
+	}
+	dark.addEventListener("change", apply)
+	document.addEventListener("miniclaw:theme", apply)
+	apply()
+})()

@@ -1,304 +1,299 @@
 /* One turn: a message and its answer. Takes events in their order, whatever way they come. */
 
-import { Answer } from "./answer.js";
-import { ApprovalPart, ReasoningPart, ToolPart, asText, frame } from "./cards.js";
-import { announce, h } from "./dom.js";
-import { signButton } from "./dialogs.js";
-import { copyButton, ending, note } from "./ending.js";
-import { chip } from "./files.js";
-import { say, t } from "./i18n.js";
-import { TextPart } from "./text.js";
+import {Answer} from "./answer.js"
+import {ApprovalPart, ReasoningPart, ToolPart, asText, frame} from "./cards.js"
+import {announce, h} from "./dom.js"
+import {signButton} from "./dialogs.js"
+import {chip, copyButton, ending, note} from "./ending.js"
+import {say, t} from "./i18n.js"
+import {TextPart} from "./text.js"
 
-const ENDS = { "turn.finished": "finished", "turn.failed": "failed", "turn.cancelled": "cancelled", "command.result": "commandDone" };
+const ENDS = {"turn.finished": "finished", "turn.failed": "failed", "turn.cancelled": "cancelled", "command.result": "commandDone"}
 
-export const isTerminal = (eventName) => eventName in ENDS;
+export const isTerminal = eventName => eventName in ENDS
 
-const bare = (text) => text.replace(/\s+/g, "");
+const bare = text => text.replace(/\s+/g, "")
 
 export class Turn {
-  #bubble = h("div", { class: "bubble" });
-  #acts = h("div", { class: "acts" });
-  #files = h("div", { class: "files", role: "list" });
-  #answer = new Answer();
-  #pulseText = h("span", { t: "sending" });
-  #pulse = h("div", { class: "pulse", "aria-live": "off" }, h("span", { class: "dot" }), this.#pulseText);
-  #foot = h("div", { class: "foot" }, this.#pulse);
-  #userText = null;
-  #outcome = null;
-  #isOld = false;
+	#bubble = h("div.bubble")
+	#acts = h("div.acts")
+	#files = h("div.files", {role: "list"})
+	#answer = new Answer()
+	#pulseText = h("span", {t: "sending"})
+	#pulse = h("div.pulse", {"aria-live": "off"}, h("span.dot"), this.#pulseText)
+	#foot = h("div.foot", this.#pulse)
+	#userText = null
+	#outcome = null
+	#isOld = false
 
-  /**
-   * `on` has `decide(approval, decision)`, `quote(text)` and `branch(turn, text)`.
-   * A turn without an id waits for the server to take its message.
-   */
-  constructor(id, on) {
-    this.id = id;
-    this.on = on;
-    this.attempt = 0;
-    this.seq = 0;
-    /** What is shown is not all of it, or not rendered: it is read again from the log when the turn ends. */
-    this.isDirty = false;
-    /** It seems to have ended without an answer; an event may prove that wrong. */
-    this.isGuess = false;
-    this.#acts.append(copyButton(() => this.#userText, "copy"), signButton("edit", "editMessage", () => this.edit()));
-    const user = h("div", { class: "user", role: "group", label: "youSaid" }, this.#files, this.#bubble, this.#acts);
-    this.element = h("article", { class: "turn" }, user, this.#answer.element, this.#foot);
-    this.#setState("waiting");
-  }
+	/**
+	 * `on` has `decide(approval, decision)`, `quote(text)` and `branch(turn, text)`.
+	 * A turn without an id waits for the server to take its message.
+	 */
+	constructor(id, on) {
+		this.id = id
+		this.on = on
+		this.attempt = 0
+		this.seq = 0
+		/** What is shown is not all of it, or not rendered: it is read again from the log when the turn ends. */
+		this.isDirty = false
+		/** It seems to have ended without an answer; an event may prove that wrong. */
+		this.isGuess = false
+		this.#acts.append(copyButton(() => this.#userText, "copy"), signButton("edit", "editMessage", () => this.edit()))
+		const user = h("div.user", {role: "group", label: "youSaid"}, this.#files, this.#bubble, this.#acts)
+		this.element = h("article.turn", user, this.#answer.element, this.#foot)
+		this.#setState("waiting")
+	}
 
-  get hasEnded() {
-    return this.element.dataset.state === "ended";
-  }
+	get hasEnded() {
+		return this.element.dataset.state === "ended"
+	}
 
-  setUser(text) {
-    if (this.#userText !== null || typeof text !== "string") return;
-    this.#userText = text;
-    this.#bubble.textContent = text;
-    this.#acts.hidden = !text;
-  }
+	setUser(text) {
+		if (this.#userText !== null || typeof text !== "string") return
+		this.#userText = text
+		this.#bubble.textContent = text
+		this.#acts.hidden = !text
+	}
 
-  /** Show the files that came with the message. */
-  setFiles(files) {
-    if (Array.isArray(files)) this.#files.replaceChildren(...files.map((file) => chip({ id: file.id, name: file.name ?? file.id })));
-  }
+	setFiles(files) {
+		if (Array.isArray(files)) this.#files.replaceChildren(...files.map(file => chip({id: file.id, name: file.name ?? file.id})))
+	}
 
-  /** Write the message anew; it goes into a branch, so that nothing is lost. */
-  edit() {
-    if (!this.id || !this.#bubble.isConnected) return;
-    const field = h("textarea", { rows: 3, label: "editMessage" });
-    const close = () => {
-      box.replaceWith(this.#bubble);
-      this.#acts.hidden = false;
-    };
-    const submit = () => field.value.trim() && (close(), this.on.branch(this, field.value.trim()));
-    field.value = this.#userText;
-    const buttons = h("div", { class: "choices" }, h("button", { type: "button", t: "cancel", onclick: close }), h("button", { type: "button", class: "primary", t: "sendBranch", onclick: submit }));
-    const box = h("div", { class: "editing" }, field, buttons);
-    field.addEventListener("keydown", (event) => {
-      if (event.isComposing || event.keyCode === 229) return;
-      if (event.key === "Escape") close();
-      else if (event.key === "Enter" && !event.shiftKey) submit();
-      else return;
-      event.preventDefault();
-      event.stopPropagation();
-    });
-    this.#bubble.replaceWith(box);
-    this.#acts.hidden = true;
-    field.focus();
-  }
+	/** Write the message anew; it goes into a branch, so that nothing is lost. */
+	edit() {
+		if (!this.id || !this.#bubble.isConnected) return
+		const field = h("textarea", {rows: 3, label: "editMessage"})
+		const close = () => {
+			box.replaceWith(this.#bubble)
+			this.#acts.hidden = false
+		}
+		const submit = () => field.value.trim() && (close(), this.on.branch(this, field.value.trim()))
+		field.value = this.#userText
+		const buttons = h("div.choices", h("button", {type: "button", t: "cancel", onclick: close}), h("button", {type: "button", class: "primary", t: "sendBranch", onclick: submit}))
+		const box = h("div.editing", field, buttons)
+		field.addEventListener("keydown", event => {
+			if (event.isComposing || event.keyCode === 229) return
+			if (event.key === "Escape") close()
+			else if (event.key === "Enter" && !event.shiftKey) submit()
+			else return
+			event.preventDefault()
+			event.stopPropagation()
+		})
+		this.#bubble.replaceWith(box)
+		this.#acts.hidden = true
+		field.focus()
+	}
 
-  get text() {
-    return this.#answer.text;
-  }
+	get text() {
+		return this.#answer.text
+	}
 
-  /** Say below the message where it is. */
-  wait(key, fill) {
-    say(this.#pulseText, key, fill);
-  }
+	wait(key, fill) {
+		say(this.#pulseText, key, fill)
+	}
 
-  /** Begin again: the next events tell all of it, and what is shown stays until they come. */
-  restart() {
-    Object.assign(this, { attempt: 0, seq: 0, isDirty: false });
-    this.#isOld = true;
-  }
+	/** Begin again: the next events tell all of it, and what is shown stays until they come. */
+	restart() {
+		Object.assign(this, {attempt: 0, seq: 0, isDirty: false})
+		this.#isOld = true
+	}
 
-  /** The message was a command that is done. */
-  showResult({ commands, session_id: _, ...result }) {
-    const text = commands ? commands.map(({ name, about }) => `/${name}  ${about}`).join("\n") : asText(result);
-    if (commands || Object.keys(result).length) this.#answer.add({ element: h("div", { class: "part plain" }, ...frame(text)) });
-    else this.#answer.note("done", "commandDone");
-    this.#setState("ended");
-    this.#foot.replaceChildren();
-  }
+	showResult({commands, session_id: _, ...result}) {
+		const text = commands ? commands.map(({name, about}) => `/${name}  ${about}`).join("\n") : asText(result)
+		if (commands || Object.keys(result).length) this.#answer.add({element: h("div.part.plain", ...frame(text))})
+		else this.#answer.note("done", "commandDone")
+		this.#setState("ended")
+		this.#foot.replaceChildren()
+	}
 
-  /** The message was not taken. */
-  refuse(reason, again, discard) {
-    this.#setState("ended");
-    const buttons = [h("button", { type: "button", t: "sendAgain", onclick: again }), h("button", { type: "button", t: "discard", onclick: discard })];
-    this.#foot.replaceChildren(note("problem", "notSent", { reason }), h("div", { class: "choices" }, ...buttons));
-  }
+	refuse(reason, again, discard) {
+		this.#setState("ended")
+		const buttons = [h("button", {type: "button", t: "sendAgain", onclick: again}), h("button", {type: "button", t: "discard", onclick: discard})]
+		this.#foot.replaceChildren(note("problem", "notSent", {reason}), h("div.choices", ...buttons))
+	}
 
-  /**
-   * Take an event.
-   * @returns `gap` when events are missing before it, `lost` when only a new snapshot can help, else nothing
-   */
-  take({ name, attempt, seq, data }) {
-    if (this.hasEnded && !this.isGuess) return this.#late(name, data);
-    if (attempt < this.attempt) return undefined;
-    if (name === "text.block") return this.#block(attempt, seq, data);
-    const isKnownFromLog = this.isGuess;
-    if (isKnownFromLog) this.#reopen(isTerminal(name));
-    if (name === "turn.snapshot") {
-      Object.assign(this, { attempt, seq: data.seq ?? seq });
-      return this.#replace(data);
-    }
-    if (attempt > 0 && seq > 0) {
-      if (attempt > this.attempt) {
-        if (this.attempt) this.#answer.withdraw();
-        Object.assign(this, { attempt, seq: 0 });
-      }
-      if (seq <= this.seq) return undefined;
-      if (seq === 1 && this.#isOld) this.#clear();
-      if (seq > this.seq + 1) {
-        if (!isTerminal(name)) return "gap";
-        this.isDirty = !isKnownFromLog;
-      }
-      this.seq = seq;
-    }
-    this.#apply(name, data);
-    return undefined;
-  }
+	/**
+	 * Take an event.
+	 * @returns `gap` when events are missing before it, `lost` when only a new snapshot can help, else nothing
+	 */
+	take({name, attempt, seq, data}) {
+		if (this.hasEnded && !this.isGuess) return this.#late(name, data)
+		if (attempt < this.attempt) return undefined
+		if (name === "text.block") return this.#block(attempt, seq, data)
+		const isKnownFromLog = this.isGuess
+		if (isKnownFromLog) this.#reopen(isTerminal(name))
+		if (name === "turn.snapshot") {
+			Object.assign(this, {attempt, seq: data.seq ?? seq})
+			return this.#replace(data)
+		}
+		if (attempt > 0 && seq > 0) {
+			if (attempt > this.attempt) {
+				if (this.attempt) this.#answer.withdraw()
+				Object.assign(this, {attempt, seq: 0})
+			}
+			if (seq <= this.seq) return undefined
+			if (seq === 1 && this.#isOld) this.#clear()
+			if (seq > this.seq + 1) {
+				if (!isTerminal(name)) return "gap"
+				this.isDirty = !isKnownFromLog
+			}
+			this.seq = seq
+		}
+		this.#apply(name, data)
+		return undefined
+	}
 
-  /** Show what the log holds of a turn; `isOver` = nothing more is expected. */
-  fill(messages, isOver) {
-    this.#clear();
-    this.isDirty = false;
-    for (const message of messages) {
-      if (message.role === "user") {
-        this.setUser(message.content ?? "");
-        this.setFiles(message.attachments);
-      }
-      else this.#answer.addMessage(message);
-    }
-    const last = messages.at(-1);
-    const hasAnswer = last?.role === "assistant" && !last.tool_calls?.length;
-    if (this.#outcome) this.#close(this.#outcome.name, this.#outcome.data);
-    else if (hasAnswer) this.#close(last.cancelled ? "turn.cancelled" : "turn.finished", { ...last, code: undefined, text: undefined });
-    else if (isOver) {
-      this.#answer.note("note", "noAnswer");
-      this.#end({});
-      this.isGuess = true;
-    }
-    if (hasAnswer && !this.#outcome?.data.usage) this.#outcome = null;
-  }
+	/** Show what the log holds of a turn; `isOver` = nothing more is expected. */
+	fill(messages, isOver) {
+		this.#clear()
+		this.isDirty = false
+		for (const message of messages) {
+			if (message.role === "user") {
+				this.setUser(message.content ?? "")
+				this.setFiles(message.attachments)
+			}
+			else this.#answer.addMessage(message)
+		}
+		const last = messages.at(-1)
+		const hasAnswer = last?.role === "assistant" && !last.tool_calls?.length
+		if (this.#outcome) this.#close(this.#outcome.name, this.#outcome.data)
+		else if (hasAnswer) this.#close(last.cancelled ? "turn.cancelled" : "turn.finished", {...last, code: undefined, text: undefined})
+		else if (isOver) {
+			this.#answer.note("note", "noAnswer")
+			this.#end({})
+			this.isGuess = true
+		}
+		if (hasAnswer && !this.#outcome?.data.usage) this.#outcome = null
+	}
 
-  #apply(name, data) {
-    switch (name) {
-      case "turn.queued":
-        return this.wait(data.position > 0 ? "queued" : "queuedNext", data);
-      case "turn.started":
-        this.setUser(data.text);
-        return this.#run(this.attempt > 1 ? "retried" : "thinking");
-      case "text.delta":
-        this.#answer.current(TextPart).add(data.text);
-        return this.#setState("writing");
-      case "reasoning.delta":
-        this.#answer.current(ReasoningPart).add(data.text);
-        return this.#run("thinking");
-      case "tool.started":
-        (this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))).restart();
-        return this.#run("working");
-      case "tool.finished":
-        (this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))).finish(data);
-        return this.#run("working");
-      case "approval.requested":
-        return this.#ask(data);
-      case "approval.resolved":
-        this.#answer.find(data.approval_id)?.resolve(data.decision);
-        return this.#run("working");
-      default:
-        return isTerminal(name) && this.#finish(name, data);
-    }
-  }
+	#apply(name, data) {
+		switch (name) {
+			case "turn.queued":
+				return this.wait(data.position > 0 ? "queued" : "queuedNext", data)
+			case "turn.started":
+				this.setUser(data.text)
+				return this.#run(this.attempt > 1 ? "retried" : "thinking")
+			case "text.delta":
+				this.#answer.current(TextPart).add(data.text)
+				return this.#setState("writing")
+			case "reasoning.delta":
+				this.#answer.current(ReasoningPart).add(data.text)
+				return this.#run("thinking")
+			case "tool.started":
+				(this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))).restart()
+				return this.#run("working")
+			case "tool.finished":
+				(this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))).finish(data)
+				return this.#run("working")
+			case "approval.requested":
+				return this.#ask(data)
+			case "approval.resolved":
+				this.#answer.find(data.approval_id)?.resolve(data.decision)
+				return this.#run("working")
+			default:
+				return isTerminal(name) && this.#finish(name, data)
+		}
+	}
 
-  #run(key) {
-    this.#setState("running");
-    this.wait(key, { attempt: this.attempt });
-  }
+	#run(key) {
+		this.#setState("running")
+		this.wait(key, {attempt: this.attempt})
+	}
 
-  #ask(request) {
-    this.#answer.add(new ApprovalPart(request, this.on.decide));
-    this.#setState("asking");
-    this.wait("awaiting");
-    announce(t("approvalNeeded", { tool: request.tool }));
-  }
+	#ask(request) {
+		this.#answer.add(new ApprovalPart(request, this.on.decide))
+		this.#setState("asking")
+		this.wait("awaiting")
+		announce(t("approvalNeeded", {tool: request.tool}))
+	}
 
-  #block(attempt, seq, data) {
-    // The last blocks of a text come just before the event that ends it, and carry its number.
-    const isLast = seq === this.seq + 1 && data.rest === "";
-    if (attempt > this.attempt || (seq > this.seq && !isLast)) return "gap";
-    const part = this.#answer.lastText;
-    // A block of an older moment that is missing here: its rest has been overtaken by what is shown.
-    const isLate = seq < this.seq && data.index >= (part?.count ?? 0);
-    return part && !isLate && part.block(data) ? undefined : "lost";
-  }
+	#block(attempt, seq, data) {
+		// The last blocks of a text come just before the event that ends it, and carry its number.
+		const isLast = seq === this.seq + 1 && data.rest === ""
+		if (attempt > this.attempt || (seq > this.seq && !isLast)) return "gap"
+		const part = this.#answer.lastText
+		// A block of an older moment that is missing here: its rest has been overtaken by what is shown.
+		const isLate = seq < this.seq && data.index >= (part?.count ?? 0)
+		return part && !isLate && part.block(data) ? undefined : "lost"
+	}
 
-  #replace(snapshot) {
-    this.#isOld = false;
-    this.isDirty = !this.#answer.replace(snapshot);
-    this.#foot.replaceChildren(this.#pulse);
-    if (this.#answer.endsWith(TextPart)) this.#setState("writing");
-    else this.#run(snapshot.tools?.length ? "working" : "thinking");
-    if (snapshot.approval) this.#ask(snapshot.approval);
-  }
+	#replace(snapshot) {
+		this.#isOld = false
+		this.isDirty = !this.#answer.replace(snapshot)
+		this.#foot.replaceChildren(this.#pulse)
+		if (this.#answer.endsWith(TextPart)) this.#setState("writing")
+		else this.#run(snapshot.tools?.length ? "working" : "thinking")
+		if (snapshot.approval) this.#ask(snapshot.approval)
+	}
 
-  #finish(name, data) {
-    if (name === "command.result") return this.showResult(data.result ?? {});
-    if (name === "turn.finished") this.#finishText(data);
-    if (name === "turn.cancelled" && data.text && !this.#answer.text) this.#answer.addText(data.text);
-    this.#close(name, data);
-    return announce(t(ENDS[name], { reason: data.message ?? "" }));
-  }
+	#finish(name, data) {
+		if (name === "command.result") return this.showResult(data.result ?? {})
+		if (name === "turn.finished") this.#finishText(data)
+		if (name === "turn.cancelled" && data.text && !this.#answer.text) this.#answer.addText(data.text)
+		this.#close(name, data)
+		return announce(t(ENDS[name], {reason: data.message ?? ""}))
+	}
 
-  /** The end's text is what was streamed last; where it is not, the log knows. */
-  #finishText({ text = "", html }) {
-    const shown = bare(this.#answer.text);
-    const last = this.#answer.endsWith(TextPart) ? this.#answer.lastText : null;
-    if (!shown && text) this.#answer.addText(text, html);
-    else if (!shown.endsWith(bare(text))) this.isDirty = true;
-    else if (last && bare(last.text) === bare(text)) last.finish(html);
-    else if (last?.open.trim()) this.isDirty = true;
-  }
+	/** The end's text is what was streamed last; where it is not, the log knows. */
+	#finishText({text = "", html}) {
+		const shown = bare(this.#answer.text)
+		const last = this.#answer.endsWith(TextPart) ? this.#answer.lastText : null
+		if (!shown && text) this.#answer.addText(text, html)
+		else if (!shown.endsWith(bare(text))) this.isDirty = true
+		else if (last && bare(last.text) === bare(text)) last.finish(html)
+		else if (last?.open.trim()) this.isDirty = true
+	}
 
-  #close(name, data) {
-    this.#outcome = { name, data };
-    if (name === "turn.failed") this.#answer.note("problem", "failed", { reason: data.message || data.code });
-    if (name === "turn.cancelled") this.#answer.note("note", "cancelled");
-    if (data.stopped_by) this.#answer.note("note", `stopped_${data.stopped_by}`);
-    this.#end(data);
-  }
+	#close(name, data) {
+		this.#outcome = {name, data}
+		if (name === "turn.failed") this.#answer.note("problem", "failed", {reason: data.message || data.code})
+		if (name === "turn.cancelled") this.#answer.note("note", "cancelled")
+		if (data.stopped_by) this.#answer.note("note", `stopped_${data.stopped_by}`)
+		this.#end(data)
+	}
 
-  #end(data) {
-    this.#answer.close();
-    this.#setState("ended");
-    this.#showEnding(data);
-  }
+	#end(data) {
+		this.#answer.close()
+		this.#setState("ended")
+		this.#showEnding(data)
+	}
 
-  #showEnding(data) {
-    const again = this.id && this.#userText ? () => this.on.branch(this, this.#userText) : null;
-    this.#foot.replaceChildren(ending(() => this.#answer.text, data, { quote: () => this.#quote(), again }));
-  }
+	#showEnding(data) {
+		const again = this.id && this.#userText ? () => this.on.branch(this, this.#userText) : null
+		this.#foot.replaceChildren(ending(() => this.#answer.text, data, {quote: () => this.#quote(), again}))
+	}
 
-  #quote() {
-    const selection = getSelection();
-    const isInside = !selection.isCollapsed && this.#answer.element.contains(selection.anchorNode);
-    this.on.quote(isInside ? selection.toString() : this.#answer.text);
-  }
+	#quote() {
+		const selection = getSelection()
+		const isInside = !selection.isCollapsed && this.#answer.element.contains(selection.anchorNode)
+		this.on.quote(isInside ? selection.toString() : this.#answer.text)
+	}
 
-  /** The end of a turn that the log showed: only what it cost and remembered is new. */
-  #late(name, data) {
-    if (name !== "turn.finished" || this.#outcome) return undefined;
-    this.#outcome = { name, data };
-    this.#showEnding(data);
-    return undefined;
-  }
+	/** The end of a turn that the log showed: only what it cost and remembered is new. */
+	#late(name, data) {
+		if (name !== "turn.finished" || this.#outcome) return undefined
+		this.#outcome = {name, data}
+		this.#showEnding(data)
+		return undefined
+	}
 
-  /** What seemed to be over was not: all of it comes again, or only how it ended. */
-  #reopen(isOnlyEnd) {
-    this.isGuess = false;
-    if (isOnlyEnd) this.#answer.removeLast();
-    else this.#clear();
-  }
+	/** What seemed to be over was not: all of it comes again, or only how it ended. */
+	#reopen(isOnlyEnd) {
+		this.isGuess = false
+		if (isOnlyEnd) this.#answer.removeLast()
+		else this.#clear()
+	}
 
-  #setState(state) {
-    this.element.dataset.state = state;
-  }
+	#setState(state) {
+		this.element.dataset.state = state
+	}
 
-  #clear() {
-    this.#isOld = false;
-    this.#answer.clear();
-    this.#foot.replaceChildren(this.#pulse);
-    this.#setState("waiting");
-    this.wait("thinking");
-  }
+	#clear() {
+		this.#isOld = false
+		this.#answer.clear()
+		this.#foot.replaceChildren(this.#pulse)
+		this.#setState("waiting")
+		this.wait("thinking")
+	}
 }

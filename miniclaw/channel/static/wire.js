@@ -1,162 +1,160 @@
 /* The one WebSocket: requests with answers, events, and coming back after every break. */
 
-import { newId } from "./dom.js";
+import {newId} from "./dom.js"
 
-const ANSWER_MS = 30_000;
-const SILENCE_MS = 25_000;
-const PING_MS = 8_000;
-const OPEN_MS = 15_000;
-const ANSWERS = new Set(["command.result", "message.accepted"]);
-const BACKOFF_MS = [400, 1_000, 2_000, 4_000, 8_000, 15_000];
+const ANSWER_MS = 30_000
+const SILENCE_MS = 25_000
+const PING_MS = 8_000
+const OPEN_MS = 15_000
+const ANSWERS = new Set(["command.result", "message.accepted"])
+const BACKOFF_MS = [400, 1_000, 2_000, 4_000, 8_000, 15_000]
 
 /** A refusal of the server, or `offline` / `timeout` when nothing came back. */
 export class WireError extends Error {
-  constructor(code, message = "") {
-    super(message);
-    this.code = code;
-  }
+	constructor(code, message = "") {
+		super(message)
+		this.code = code
+	}
 
-  get isLost() {
-    return this.code === "offline" || this.code === "timeout";
-  }
+	get isLost() {
+		return this.code === "offline" || this.code === "timeout"
+	}
 }
 
 export class Wire {
-  #socket = null;
-  #pending = new Map();
-  #failures = 0;
-  #timer = 0;
-  #lastFrame = 0;
+	#socket = null
+	#pending = new Map()
+	#failures = 0
+	#timer = 0
+	#lastFrame = 0
 
-  /**
-   * @param onEvent called with the payload of each event that answers no request
-   * @param onState called with `{name: connecting|open|waiting|refused, retryAt?}`
-   * @param isRefused asks over HTTP whether we are signed out: a browser hides why an upgrade failed
-   */
-  constructor({ onEvent, onState, isRefused }) {
-    this.onEvent = onEvent;
-    this.onState = onState;
-    this.isRefused = isRefused;
-    this.state = { name: "connecting" };
-    setInterval(() => this.#watch(), 5_000);
-    addEventListener("online", () => this.retry());
-    addEventListener("offline", () => this.#drop());
-    document.addEventListener("visibilitychange", () => {
-      if (document.visibilityState !== "visible") return;
-      this.retry();
-      this.#watch();
-    });
-  }
+	/**
+	 * @param onEvent called with the payload of each event that answers no request
+	 * @param onState called with `{name: connecting|open|waiting|refused, retryAt?}`
+	 * @param isRefused asks over HTTP whether we are signed out: a browser hides why an upgrade failed
+	 */
+	constructor({onEvent, onState, isRefused}) {
+		this.onEvent = onEvent
+		this.onState = onState
+		this.isRefused = isRefused
+		this.state = {name: "connecting"}
+		setInterval(() => this.#watch(), 5_000)
+		addEventListener("online", () => this.retry())
+		addEventListener("offline", () => this.#drop())
+		document.addEventListener("visibilitychange", () => {
+			if (document.visibilityState !== "visible") return
+			this.retry()
+			this.#watch()
+		})
+	}
 
-  get isOpen() {
-    return this.state.name === "open";
-  }
+	get isOpen() {
+		return this.state.name === "open"
+	}
 
-  /** Connect now, unless that is so or under way. */
-  retry() {
-    if (this.#socket) return;
-    clearTimeout(this.#timer);
-    const address = new URL("./ws?html=1", location.href);
-    address.protocol = address.protocol.replace("http", "ws");
-    const socket = new WebSocket(address);
-    this.#socket = socket;
-    this.#set({ name: "connecting" });
-    this.#timer = setTimeout(() => this.#drop(), OPEN_MS);
-    let opened = false;
-    socket.onopen = () => {
-      opened = true;
-      clearTimeout(this.#timer);
-      this.#lastFrame = Date.now();
-      this.#set({ name: "open" });
-    };
-    socket.onmessage = ({ data }) => this.#receive(data);
-    socket.onclose = ({ code }) => {
-      this.#closed(!opened || code === 1008 || code === 4401, code === 1009 ? "too_large" : "offline");
-    };
-  }
+	retry() {
+		if (this.#socket) return
+		clearTimeout(this.#timer)
+		const address = new URL("./ws?html=1", location.href)
+		address.protocol = address.protocol.replace("http", "ws")
+		const socket = new WebSocket(address)
+		this.#socket = socket
+		this.#set({name: "connecting"})
+		this.#timer = setTimeout(() => this.#drop(), OPEN_MS)
+		let opened = false
+		socket.onopen = () => {
+			opened = true
+			clearTimeout(this.#timer)
+			this.#lastFrame = Date.now()
+			this.#set({name: "open"})
+		}
+		socket.onmessage = ({data}) => this.#receive(data)
+		socket.onclose = ({code}) => {
+			this.#closed(!opened || code === 1008 || code === 4401, code === 1009 ? "too_large" : "offline")
+		}
+	}
 
-  /** Send a text; resolves with `{status, session_id, turn_id}` once it is stored. */
-  async sendText(id, payload) {
-    return (await this.#request(id, "text", payload, ANSWER_MS)).data;
-  }
+	/** Send a text; resolves with `{status, session_id, turn_id}` once it is stored. */
+	async sendText(id, payload) {
+		return (await this.#request(id, "text", payload, ANSWER_MS)).data
+	}
 
-  /** Send a command; resolves with its result. */
-  async command(commandName, args = {}, { id = newId("cmd"), timeout = ANSWER_MS } = {}) {
-    return (await this.#request(id, "command", { name: commandName, args }, timeout)).data.result ?? {};
-  }
+	async command(commandName, args = {}, {id = newId("cmd"), timeout = ANSWER_MS} = {}) {
+		return (await this.#request(id, "command", {name: commandName, args}, timeout)).data.result ?? {}
+	}
 
-  #request(id, type, payload, timeout) {
-    if (!this.isOpen) return Promise.reject(new WireError("offline"));
-    return new Promise((resolve, reject) => {
-      const timer = setTimeout(() => this.#settle(id, null, new WireError("timeout")), timeout);
-      this.#pending.set(id, { resolve, reject, timer });
-      const frame = { msg_id: id, msg_type: type, source: "", target: "agent", payload, timestamp: new Date().toISOString() };
-      this.#socket.send(JSON.stringify(frame));
-    });
-  }
+	#request(id, type, payload, timeout) {
+		if (!this.isOpen) return Promise.reject(new WireError("offline"))
+		return new Promise((resolve, reject) => {
+			const timer = setTimeout(() => this.#settle(id, null, new WireError("timeout")), timeout)
+			this.#pending.set(id, {resolve, reject, timer})
+			const frame = {msg_id: id, msg_type: type, source: "", target: "agent", payload, timestamp: new Date().toISOString()}
+			this.#socket.send(JSON.stringify(frame))
+		})
+	}
 
-  #receive(data) {
-    this.#lastFrame = Date.now();
-    this.#failures = 0;
-    let frame;
-    try {
-      frame = JSON.parse(data);
-    } catch {
-      return;
-    }
-    const { msg_type: type, payload } = frame;
-    if (type === "error") {
-      this.#settle(payload.reply_to, null, new WireError(payload.code, payload.message));
-    } else if (!ANSWERS.has(payload.name) || (!this.#settle(payload.data.reply_to, payload, null) && payload.turn_id)) {
-      // A command that waited in the queue was acknowledged before; its result is the end of a turn.
-      this.onEvent(payload);
-    }
-  }
+	#receive(data) {
+		this.#lastFrame = Date.now()
+		this.#failures = 0
+		let frame
+		try {
+			frame = JSON.parse(data)
+		} catch {
+			return
+		}
+		const {msg_type: type, payload} = frame
+		if (type === "error") {
+			this.#settle(payload.reply_to, null, new WireError(payload.code, payload.message))
+		} else if (!ANSWERS.has(payload.name) || (!this.#settle(payload.data.reply_to, payload, null) && payload.turn_id)) {
+			// A command that waited in the queue was acknowledged before; its result is the end of a turn.
+			this.onEvent(payload)
+		}
+	}
 
-  #settle(id, payload, error) {
-    const waiting = this.#pending.get(id);
-    if (!waiting) return false;
-    this.#pending.delete(id);
-    clearTimeout(waiting.timer);
-    if (error) waiting.reject(error);
-    else waiting.resolve(payload);
-    return true;
-  }
+	#settle(id, payload, error) {
+		const waiting = this.#pending.get(id)
+		if (!waiting) return false
+		this.#pending.delete(id)
+		clearTimeout(waiting.timer)
+		if (error) waiting.reject(error)
+		else waiting.resolve(payload)
+		return true
+	}
 
-  /** A link that died silently is found by a ping that nobody answers; any answer will do. */
-  #watch() {
-    if (!this.isOpen || Date.now() - this.#lastFrame < SILENCE_MS) return;
-    const socket = this.#socket;
-    this.command("ping", {}, { timeout: PING_MS }).catch((error) => {
-      if (error.code === "timeout" && this.#socket === socket) this.#drop();
-    });
-  }
+	/** A link that died silently is found by a ping that nobody answers; any answer will do. */
+	#watch() {
+		if (!this.isOpen || Date.now() - this.#lastFrame < SILENCE_MS) return
+		const socket = this.#socket
+		this.command("ping", {}, {timeout: PING_MS}).catch(error => {
+			if (error.code === "timeout" && this.#socket === socket) this.#drop()
+		})
+	}
 
-  /** Give the socket up without waiting for its closing handshake. */
-  #drop() {
-    const socket = this.#socket;
-    if (!socket) return;
-    socket.onopen = socket.onmessage = socket.onclose = null;
-    socket.close();
-    this.#closed(false);
-  }
+	/** Give the socket up without waiting for its closing handshake. */
+	#drop() {
+		const socket = this.#socket
+		if (!socket) return
+		socket.onopen = socket.onmessage = socket.onclose = null
+		socket.close()
+		this.#closed(false)
+	}
 
-  async #closed(mayBeRefused, reason = "offline") {
-    clearTimeout(this.#timer);
-    this.#socket = null;
-    const delay = BACKOFF_MS[Math.min(this.#failures, BACKOFF_MS.length - 1)] * (0.8 + 0.4 * Math.random());
-    this.#failures += 1;
-    this.#set({ name: "waiting", retryAt: Date.now() + delay });
-    for (const id of [...this.#pending.keys()]) this.#settle(id, null, new WireError(reason));
-    this.#timer = setTimeout(() => this.retry(), delay);
-    if (mayBeRefused && (await this.isRefused()) && !this.isOpen) {
-      clearTimeout(this.#timer);
-      this.#set({ name: "refused" });
-    }
-  }
+	async #closed(mayBeRefused, reason = "offline") {
+		clearTimeout(this.#timer)
+		this.#socket = null
+		const delay = BACKOFF_MS[Math.min(this.#failures, BACKOFF_MS.length - 1)] * (0.8 + 0.4 * Math.random())
+		this.#failures += 1
+		this.#set({name: "waiting", retryAt: Date.now() + delay})
+		for (const id of [...this.#pending.keys()]) this.#settle(id, null, new WireError(reason))
+		this.#timer = setTimeout(() => this.retry(), delay)
+		if (mayBeRefused && (await this.isRefused()) && !this.isOpen) {
+			clearTimeout(this.#timer)
+			this.#set({name: "refused"})
+		}
+	}
 
-  #set(state) {
-    this.state = state;
-    this.onState(state);
-  }
+	#set(state) {
+		this.state = state
+		this.onState(state)
+	}
 }

@@ -1,0 +1,68 @@
+/* Dialogs: forms, and the sheet of keyboard shortcuts. Loaded when the first one opens. */
+
+import {h} from "./dom.js"
+import {t} from "./i18n.js"
+import {MAC} from "./keys.js"
+
+const MAIN = MAC ? "⌘" : "Ctrl"
+const SHORTCUTS = [
+	[["Enter"], "send"],
+	[["Shift", "Enter"], "keyLine"],
+	[["/"], "keySlash"],
+	[["↑"], "keyEdit"],
+	[["Esc"], "keyEscape"],
+	[[MAIN, "K"], "search"],
+	[[MAIN, "Shift", "O"], "newChat"],
+	[[MAIN, "Shift", ";"], "keyCopy"],
+	[[MAIN, "/"], "shortcuts"]
+]
+
+/** A dialog around some elements; gone once it is closed. */
+export function sheet(title, ...children) {
+	const heading = h("h2", {t: title})
+	const dialog = h("dialog.sheet", {label: title}, heading, ...children)
+	dialog.addEventListener("close", () => dialog.remove())
+	dialog.addEventListener("click", event => event.target === dialog && dialog.close())
+	document.body.append(dialog)
+	dialog.showModal()
+	return dialog
+}
+
+/**
+ * A form; fields are `{name, label, value, long, options: [[value, key]], optional}`.
+ * `run(values)` may refuse by an error, which is shown and loses nothing.
+ */
+export function form(title, fields, run, ok = "save", danger = false) {
+	const problem = h("p.problem-text", {role: "alert"})
+	const rows = fields.map(({name: id, label, value = "", long, options, optional}) => {
+		const given = {name: id, required: !optional, maxlength: long ? 4_000 : 200}
+		const input = options
+			? h("select", {name: id}, ...options.map(([choice, key]) => h("option", {value: choice, t: key, selected: choice === value})))
+			: h(long ? "textarea" : "input", {...given, rows: long && 4, autocomplete: "off"})
+		if (!options) input.value = value
+		return h("label", h("span", {t: label}), input)
+	})
+	const submit = h("button", {class: danger ? "primary danger" : "primary", t: ok})
+	const cancel = h("button", {type: "button", t: "cancel", onclick: () => dialog.close()})
+	const body = h("form", ...rows, problem, h("div.choices", cancel, submit))
+	body.addEventListener("submit", async event => {
+		event.preventDefault()
+		submit.disabled = true
+		try {
+			await run(Object.fromEntries(new FormData(body)))
+			dialog.close()
+		} catch (error) {
+			problem.textContent = error.message || t("unreachable")
+			submit.disabled = false
+		}
+	})
+	const dialog = sheet(title, body)
+	const first = body.querySelector("input, textarea") ?? cancel
+	first.focus()
+}
+
+export function showShortcuts() {
+	const rows = SHORTCUTS.map(([keys, key]) => h("div", h("dt", {t: key}), h("dd", ...keys.map(one => h("kbd", one)))))
+	const close = h("button", {type: "button", t: "close", autofocus: true, onclick: () => dialog.close()})
+	const dialog = sheet("shortcuts", h("dl.keys-list", ...rows), h("div.choices", close))
+}
