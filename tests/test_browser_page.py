@@ -56,7 +56,7 @@ EVIL = """<script>pwned(1)</script><img src=x onerror="pwned(2)"><svg onload="pw
 LIVE = """() => ({
   handlers: [...document.querySelectorAll("*")].filter((e) => [...e.attributes].some((a) => /^on/i.test(a.name))).length,
   foreign: document.querySelectorAll(
-    "script:not([src^='./static/']), #threads :is(script, iframe, form, input, style, img:not(.hello img), object, embed, math, link, base, animate), #sessions img",
+    "script:not([src^='./static/']), #threads :is(script, iframe, form, input, style, img:not(.hello img), object, embed, math, link, base, animate), #sessions img, #panel img",
   ).length,
   links: [...document.links].filter((a) => !/^https?:$/.test(a.protocol)).map((a) => a.href),
 })"""
@@ -131,6 +131,12 @@ async def test_nothing_that_a_model_a_tool_a_title_or_a_memory_says_becomes_a_sc
             await _look_everywhere(tab.page)
             await tab.page.reload()
             await tab.ended(2)
+            for button in await tab.page.locator("#panels button").all():
+                await button.click()
+                await expect(tab.page.locator("#panel-body > *").first).not_to_have_text("正在加载…")
+                await _look_everywhere(tab.page)
+            await tab.page.locator("#search").fill("pwned(1)")
+            await expect(tab.page.locator("#sessions .hit").first).to_contain_text("<script>")
             await _look_everywhere(tab.page)
             await expect(tab.page.locator("#title")).to_contain_text("<script>")
 

@@ -31,7 +31,7 @@ const status = new Status(() => wire.retry())
 const sidebar = new Sidebar({opened: route, gone, seen: id => wire.command("seen", {session_id: id}).catch(() => {})})
 const scroll = new ScrollKeeper($("scroller"), $("threads"), $("latest"))
 const composer = new Composer({send, stop, editLast: () => current.last?.edit()})
-const wire = new Wire({onEvent, onState, isRefused})
+const wire = new Wire({onEvent, onFailed, onState, isRefused})
 const outbox = new Outbox(wire, {
 	session: (draft, id) => adopt(draft, id),
 	accepted: (entry, receipt) => accepted(entry, receipt),
@@ -183,6 +183,10 @@ function onEvent(payload) {
 		return
 	}
 	threads.get(payload.session_id)?.take(payload)
+}
+
+function onFailed(error) {
+	for (const thread of threads.values()) thread.failed(error)
 }
 
 function onState(state) {

@@ -66,3 +66,31 @@ export function showShortcuts() {
 	const close = h("button", {type: "button", t: "close", autofocus: true, onclick: () => dialog.close()})
 	const dialog = sheet("shortcuts", h("dl.keys-list", ...rows), h("div.choices", close))
 }
+
+/** A field in the place of a message; `send(text)` gets what was written there. */
+export function editor(bubble, acts, text, send) {
+	const field = h("textarea", {rows: 3, label: "editMessage"})
+	const close = () => {
+		box.replaceWith(bubble)
+		acts.hidden = false
+	}
+	const submit = () => {
+		if (!field.value.trim()) return
+		close()
+		send(field.value.trim())
+	}
+	field.value = text
+	const buttons = h("div.choices", h("button", {type: "button", t: "cancel", onclick: close}), h("button.primary", {type: "button", t: "sendBranch", onclick: submit}))
+	const box = h("div.editing", field, buttons)
+	field.addEventListener("keydown", event => {
+		if (event.isComposing || event.keyCode === 229) return
+		if (event.key === "Escape") close()
+		else if (event.key === "Enter" && !event.shiftKey) submit()
+		else return
+		event.preventDefault()
+		event.stopPropagation()
+	})
+	bubble.replaceWith(box)
+	acts.hidden = true
+	field.focus()
+}

@@ -66,6 +66,7 @@ export class Thread {
 			turn?.element.remove()
 		} else if (turn) {
 			turn.id = id
+			turn.sentAs = entry.id
 			turn.wait("thinking")
 			this.#turns.set(id, turn)
 		}
@@ -110,6 +111,11 @@ export class Thread {
 		const known = turn.messages?.find(isOurs) ?? (await getMessages(this.session)).messages.find(isOurs)
 		if (!known) throw new ApiError(0, "not_found", "")
 		return known.position
+	}
+
+	failed(error) {
+		const turn = [...this.#turns.values()].find(({sentAs}) => sentAs && sentAs === error.reply_to)
+		turn?.fail(error)
 	}
 
 	async cancel() {

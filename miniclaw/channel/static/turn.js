@@ -61,28 +61,10 @@ export class Turn {
 	}
 
 	/** Write the message anew; it goes into a branch, so that nothing is lost. */
-	edit() {
+	async edit() {
 		if (!this.id || !this.#bubble.isConnected) return
-		const field = h("textarea", {rows: 3, label: "editMessage"})
-		const close = () => {
-			box.replaceWith(this.#bubble)
-			this.#acts.hidden = false
-		}
-		const submit = () => field.value.trim() && (close(), this.on.branch(this, field.value.trim()))
-		field.value = this.#userText
-		const buttons = h("div.choices", h("button", {type: "button", t: "cancel", onclick: close}), h("button", {type: "button", class: "primary", t: "sendBranch", onclick: submit}))
-		const box = h("div.editing", field, buttons)
-		field.addEventListener("keydown", event => {
-			if (event.isComposing || event.keyCode === 229) return
-			if (event.key === "Escape") close()
-			else if (event.key === "Enter" && !event.shiftKey) submit()
-			else return
-			event.preventDefault()
-			event.stopPropagation()
-		})
-		this.#bubble.replaceWith(box)
-		this.#acts.hidden = true
-		field.focus()
+		const {editor} = await import("./forms.js").catch(() => ({}))
+		editor?.(this.#bubble, this.#acts, this.#userText, text => this.on.branch(this, text))
 	}
 
 	get text() {
@@ -165,6 +147,10 @@ export class Turn {
 			this.isGuess = true
 		}
 		if (hasAnswer && !this.#outcome?.data.usage) this.#outcome = null
+	}
+
+	fail(error) {
+		if (!this.hasEnded) this.#close("turn.failed", error)
 	}
 
 	#apply(name, data) {

@@ -30,11 +30,13 @@ export class Wire {
 
 	/**
 	 * @param onEvent called with the payload of each event that answers no request
+	 * @param onFailed called with the error of a command that had been queued
 	 * @param onState called with `{name: connecting|open|waiting|refused, retryAt?}`
 	 * @param isRefused asks over HTTP whether we are signed out: a browser hides why an upgrade failed
 	 */
-	constructor({onEvent, onState, isRefused}) {
+	constructor({onEvent, onFailed, onState, isRefused}) {
 		this.onEvent = onEvent
+		this.onFailed = onFailed
 		this.onState = onState
 		this.isRefused = isRefused
 		this.state = {name: "connecting"}
@@ -104,7 +106,8 @@ export class Wire {
 		}
 		const {msg_type: type, payload} = frame
 		if (type === "error") {
-			this.#settle(payload.reply_to, null, new WireError(payload.code, payload.message))
+			const isAnswer = this.#settle(payload.reply_to, null, new WireError(payload.code, payload.message))
+			if (!isAnswer) this.onFailed(payload)
 		} else if (!ANSWERS.has(payload.name) || (!this.#settle(payload.data.reply_to, payload, null) && payload.turn_id)) {
 			// A command that waited in the queue was acknowledged before; its result is the end of a turn.
 			this.onEvent(payload)
