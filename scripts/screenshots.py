@@ -13,6 +13,7 @@ from miniclaw.agent.demo import DemoProvider
 from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.memory.models import Category
 from miniclaw.session.models import Usage
 from tests.support.browser import address, launched
 from tests.support.claw import running_claw
@@ -30,6 +31,12 @@ EARLIER: Final = (
     "把周报改得简短一些",
     "SQLite 的 WAL 模式有什么好处？",
     "推荐几本讲分布式系统的书",
+)
+KNOWN: Final[tuple[tuple[str, Category], ...]] = (
+    ("回答先给结论，再给理由", "preference"),
+    ("女儿在读小学三年级", "fact"),
+    ("12 月 5 日前交季度总结", "task"),
+    ("不吃香菜", "preference"),
 )
 QUESTION: Final = "下周去杭州出差三天，帮我算算预算，做成表格，再给一段能改数字重算的代码。"
 SUM: Final = "73*2 + 480*2 + 120*3 + 50*3"
@@ -82,6 +89,13 @@ async def _talk(browser: Browser) -> None:
             for theme in ("light", "dark"):
                 await page.emulate_media(color_scheme=theme)
                 await _picture(page, f"chat-{theme}")
+            await page.emulate_media(color_scheme="light")
+            for text, category in KNOWN:
+                await claw.memory.save("owner", text, category=category)
+            await page.set_viewport_size({"width": 1400, "height": 860})
+            await page.locator("#panels button").first.click()
+            await expect(page.locator("#panel .card")).to_have_count(1 + len(KNOWN))
+            await _picture(page, "memory")
             await page.context.close()
 
 

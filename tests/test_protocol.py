@@ -164,6 +164,7 @@ def test_what_is_no_json_object_is_bad_json(data: str | bytes) -> None:
         (frame(payload="text"), "payload"),
         (frame(payload={"text": "a", "session_id": 5}), "payload.session_id"),
         (frame(payload={"text": "a", "attachments": [{"id": "a b"}]}), "payload.attachments.0.id"),
+        (frame(channel="system"), "channel"),
         (frame(target="somebody"), "target"),
         (frame(timestamp=5), "timestamp"),
         (frame("command", {"name": ""}), "payload.name"),

@@ -219,6 +219,16 @@ def test_a_token_is_made_once_and_found_by_the_next_start(tmp_path: Path) -> Non
     assert (tmp_path / ".env").read_text(encoding="utf-8").count("MINICLAW_TOKEN") == 1
 
 
+def test_a_fresh_installation_has_a_token_of_its_own_and_listens_on_this_machine_alone(
+    tmp_path: Path,
+) -> None:
+    homes = [tmp_path / name for name in ("one", "two")]
+    tokens = [read_or_make_token(home, settings_token(home)) for home in homes]
+    assert len(set(tokens)) == 2
+    settings = load_settings(env={}, data_dir=str(homes[0])).settings
+    assert {settings.web.host, settings.gateway.host} == {"127.0.0.1"}
+
+
 def test_a_configured_token_is_taken_and_written_nowhere(tmp_path: Path) -> None:
     assert read_or_make_token(tmp_path, "mine") == "mine"
     assert list(tmp_path.iterdir()) == []
