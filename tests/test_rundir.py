@@ -223,6 +223,8 @@ def test_a_fresh_installation_has_a_token_of_its_own_and_listens_on_this_machine
     tmp_path: Path,
 ) -> None:
     homes = [tmp_path / name for name in ("one", "two")]
+    for home in homes:
+        home.mkdir()
     tokens = [read_or_make_token(home, settings_token(home)) for home in homes]
     assert len(set(tokens)) == 2
     settings = load_settings(env={}, data_dir=str(homes[0])).settings
