@@ -116,7 +116,12 @@ async def test_usage_waiting_approvals_and_settings(tmp_path: Path, chromium: Ch
             await expect(tab.answer.locator(".approval")).to_be_visible()
             await tab.new_chat()
             await expect(tab.page.locator("#waiting")).to_have_text("1")
+            # Escape closes the menu, and neither the panel nor the waiting turn with it.
             panel = await opened(tab, "待办")
+            await tab.page.locator("#sessions li").hover()
+            await tab.page.locator("#sessions li button").click()
+            await tab.page.keyboard.press("Escape")
+            await expect(tab.page.get_by_role("menu")).to_have_count(0)
             await panel.get_by_role("button", name="拒绝").click()
             await expect(panel).to_contain_text("没有等待许可的调用")
             await expect(panel).to_contain_text("没有未送达的回答")

@@ -167,7 +167,7 @@ async function copyLast() {
 }
 
 function escape() {
-	if (panel.isOpen) panel.close()
+	if (panel.kind) panel.close()
 	else if (current.active?.id) stop()
 }
 
@@ -179,6 +179,7 @@ function onEvent(payload) {
 	if (payload.name === "session.updated") {
 		const {session_id: inside, ...changes} = payload.data
 		sidebar.update(payload.session_id ?? inside, changes)
+		if (panel.kind === "inbox") panel.refresh()
 		showTitle()
 		return
 	}

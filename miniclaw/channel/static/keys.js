@@ -9,8 +9,8 @@ export function listenForKeys(on) {
 	addEventListener("keydown", event => {
 		const isMain = (MAC ? event.metaKey : event.ctrlKey) && !event.altKey
 		const key = event.key.toLowerCase()
-		if (document.querySelector("dialog[open]") || $("page").inert || event.isComposing) return
-		if (event.key === "Escape") return void on.escape()
+		if (document.querySelector("dialog[open], :popover-open") || $("page").inert || event.isComposing) return
+		if (event.key === "Escape") return void (event.defaultPrevented || (event.target.type === "search" && event.target.value) || on.escape())
 		const run = isMain && (event.shiftKey ? {o: on.newChat, ";": on.copyLast, ":": on.copyLast} : {k: on.search, "/": showShortcuts})[key]
 		if (!run) return
 		event.preventDefault()

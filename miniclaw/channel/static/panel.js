@@ -29,8 +29,9 @@ export class Panel {
 		document.addEventListener("miniclaw:language", () => this.refresh())
 	}
 
-	get isOpen() {
-		return this.#kind !== null
+	/** Which panel is open, or nothing. */
+	get kind() {
+		return this.#kind
 	}
 
 	toggle(kind) {
@@ -52,7 +53,7 @@ export class Panel {
 	}
 
 	close() {
-		if (!this.isOpen) return
+		if (!this.#kind) return
 		const hadFocus = $("panel").contains(document.activeElement)
 		this.#kind = null
 		$("panel").hidden = true

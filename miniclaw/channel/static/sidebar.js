@@ -22,7 +22,11 @@ export class Sidebar {
 		$("close-menu").addEventListener("click", () => this.toggle(false))
 		$("shade").addEventListener("click", () => this.toggle(false))
 		$("search").addEventListener("input", () => this.#search())
-		addEventListener("keydown", event => event.key === "Escape" && this.toggle(false))
+		addEventListener("keydown", event => {
+			if (event.key !== "Escape" || !document.body.classList.contains("drawer")) return
+			event.preventDefault()
+			this.toggle(false)
+		})
 		addEventListener("visibilitychange", () => this.#look())
 	}
 
