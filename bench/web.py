@@ -1,6 +1,6 @@
 """What the page costs the browser: first paint, opening long sessions, and a fast answer into a long session.
 
-    python -m bench.web
+    python bench/web.py
 
 Times are the page's own: paint entries and long tasks (over 50 ms on its main thread) as Chromium tells them.
 """
@@ -8,19 +8,23 @@ Times are the page's own: paint entries and long tasks (over 50 ms on its main t
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.async_api import Page, expect
+ROOT: Final = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
 
-from miniclaw.app import MiniClaw
-from miniclaw.session.models import Entry
-from tests.support.agent import DictatedProvider
-from tests.support.browser import address, launched
-from tests.support.claw import running_claw
+from playwright.async_api import Page, expect  # noqa: E402 - behind the path
+
+from miniclaw.app import MiniClaw  # noqa: E402
+from miniclaw.session.models import Entry  # noqa: E402
+from tests.support.agent import DictatedProvider  # noqa: E402
+from tests.support.browser import address, launched  # noqa: E402
+from tests.support.claw import running_claw  # noqa: E402
 
 TOKENS_PER_SECOND: Final = 200
 WORDS: Final = ("The ", "quick ", "brown ", "fox ", "**jumps** ", "over ", "`code` ", "and ", "rests. ")

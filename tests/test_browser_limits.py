@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import shutil
-import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +13,7 @@ from bench.web import load_all, seeded, stream
 from miniclaw.agent.demo import DemoProvider
 from miniclaw.channel.webchat import STATIC
 from tests.support.claw import TOKEN, running_claw
+from tests.test_proxy import NGINX, proxied
 
 if TYPE_CHECKING:
     from tests.support.browser import Chromium, DictatedProvider, Tab
@@ -174,50 +170,18 @@ async def test_a_tool_result_of_2_mb_is_cut_and_opens_piece_by_piece(
         assert len(await result.text_content() or "") == 220_000
 
 
-@asynccontextmanager
-async def nginx(directory: Path, port: int) -> AsyncIterator[str]:
-    """nginx that serves the gateway below `/claw/`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        outside = probe.getsockname()[1]
-    config = directory / "nginx.conf"
-    config.write_text(
-        f"""daemon off; pid {directory}/nginx.pid; error_log stderr warn; events {{}}
-http {{ access_log off; client_body_temp_path {directory}; proxy_temp_path {directory};
-  fastcgi_temp_path {directory}; uwsgi_temp_path {directory}; scgi_temp_path {directory};
-  server {{ listen 127.0.0.1:{outside};
-    location /claw/ {{ proxy_pass http://127.0.0.1:{port}/; proxy_http_version 1.1; proxy_set_header Host $http_host;
-      proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; proxy_buffering off; }} }} }}""",
-        encoding="utf-8",
-    )
-    process = await asyncio.create_subprocess_exec("nginx", "-c", str(config), "-p", str(directory))
-    try:
-        for _ in range(1000):
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", outside)
-            except OSError:
-                await asyncio.sleep(0.01)
-                continue
-            writer.close()
-            break
-        yield f"http://127.0.0.1:{outside}/claw/"
-    finally:
-        process.terminate()
-        await process.wait()
-
-
 @pytest.mark.browser
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 async def test_below_a_path_of_a_reverse_proxy_the_page_its_api_and_its_socket_work(
-    tmp_path: Path, chromium: Chromium
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
 ) -> None:
-    async with running_claw(tmp_path / "data", DemoProvider(pace=0), web=True) as claw:
-        assert claw.web is not None and claw.web.port is not None
-        async with nginx(tmp_path, claw.web.port) as home, chromium.tab(f"{home}?token={TOKEN}") as tab:
+    async with proxied(tmp_path, dictated) as (_, public):
+        async with chromium.tab(f"{public}/?token={TOKEN}") as tab:
             await tab.is_connected()
-            assert tab.page.url == home
-            assert "1591" in await tab.ask("37*43 等于多少")
+            assert tab.page.url == f"{public}/"
+            dictated.end("Here.")
+            assert await tab.ask("Are you there?") == "Here."
             await tab.page.reload()
             await tab.ended(1)
             await tab.page.locator("#panels button").first.click()
