@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,7 +77,8 @@ async def test_memories_are_seen_searched_added_edited_superseded_deleted_and_ex
 async def test_skills_are_switched_on_for_the_chat_and_tools_and_servers_tell_how_they_are(
     tmp_path: Path, chromium: Chromium
 ) -> None:
-    servers = {"broken": {"command": "no-such-program-xyz"}}
+    telling = {"command": "sh", "args": ["-c", "echo no $KEY >&2; exit 3"], "env": {"KEY": "sk-0123456789"}}
+    servers = {"broken": {"command": "no-such-program-xyz"}, "telling": telling}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
     provider = ScriptedProvider([LLMResponse(text="好。")])
     async with running_claw(tmp_path, provider, web=True) as claw, chromium.tab(claw) as tab:
@@ -92,9 +94,14 @@ async def test_skills_are_switched_on_for_the_chat_and_tools_and_servers_tell_ho
         await expect(card.get_by_role("button", name="关闭")).to_be_visible()
         (row,) = await claw.sessions.list("owner")
         assert row.metadata["skills"] == ["tea-art"]
+        async with asyncio.timeout(20):
+            while "exit code 3" not in str(claw.servers.status()):
+                await asyncio.sleep(0.02)
         panel = await opened(tab, "工具")
         broken = panel.get_by_role("listitem").filter(has_text="broken")
         await expect(broken).to_contain_text("no-such-program-xyz")
+        told = panel.get_by_role("listitem").filter(has_text="telling")
+        await expect(told).to_contain_text("no ***")
         await broken.get_by_role("button", name="关闭").click()
         await expect(broken).to_contain_text("已关闭")
         await expect(panel.get_by_role("listitem").filter(has_text="calculator")).to_contain_text("只读")

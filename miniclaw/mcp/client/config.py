@@ -20,6 +20,8 @@ __all__ = ["FILE", "Login", "ServerConfig", "ServerList", "read_servers", "set_d
 
 FILE: Final = "mcp.json"
 _VARIABLE: Final = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
+SECRET_LENGTH: Final = 8
+"""Characters from which on a value is taken for a secret."""
 
 
 class _Lenient(BaseModel):
@@ -62,6 +64,13 @@ class ServerConfig(_Lenient):
     def directories(self) -> list[Path]:
         """The directories that the command line names."""
         return [path for path in map(Path, self.args) if path.is_absolute() and path.is_dir()]
+
+    def masked(self, text: str) -> str:
+        """A text that the server may have had its say in, without what `env` and `headers` gave it."""
+        for value in (*self.env.values(), *self.headers.values()):
+            for secret in (value, value.rpartition(" ")[2]):
+                text = text.replace(secret, "***") if len(secret) >= SECRET_LENGTH else text
+        return text
 
     @model_validator(mode="after")
     def _one_of_both(self) -> ServerConfig:

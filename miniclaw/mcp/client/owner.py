@@ -153,7 +153,7 @@ class Owner:
                 tool, arguments, progress=self._progress, host=self._hosts(context)
             )
         except MCPUnavailable as error:
-            self._error = str(error)
+            self._error = self.config.masked(str(error))
             raise
         if self._state == "ready":
             self._error = ""
@@ -171,7 +171,7 @@ class Owner:
             try:
                 await self._once()
             except (MCPError, ConfigError) as error:
-                self._error = str(error)
+                self._error = self.config.masked(str(error))
                 self._state = (
                     "login" if isinstance(error, MCPUnavailable) and error.needs_login else "waiting"
                 )
