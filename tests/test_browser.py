@@ -206,7 +206,7 @@ async def test_a_message_sent_during_an_answer_waits_its_turn_and_stop_means_the
         await expect(tab.answer).to_have_text("慢慢说")
         await tab.send("二")
         await expect(tab.turns.last).to_contain_text("排队中")
-        await tab.stop.click()
+        await tab.page.keyboard.press("Escape")
         await expect(tab.turns.first).to_contain_text("已停止")
         dictated.end("说完了。")
         await tab.ended(2)

@@ -113,11 +113,18 @@ async def opened_again(tab: Tab, name: str) -> None:
     await opened(tab, name)
 
 
+class TwoModels(ScriptedProvider):
+    """A server that offers a second model."""
+
+    async def models(self) -> list[str]:
+        return ["scripted", "other"]
+
+
 async def test_usage_waiting_approvals_and_settings(tmp_path: Path, chromium: Chromium) -> None:
     used = Usage(input_tokens=1200, output_tokens=34, model="scripted", calls=1)
     call = ToolCall.of("call_1", "memory_delete", {"memory_id": "mem_none"})
     script: list[Any] = [LLMResponse(tool_calls=(call,), usage=used), LLMResponse(text="好。", usage=used)]
-    async with running_claw(tmp_path, ScriptedProvider(script), web=True) as claw:
+    async with running_claw(tmp_path, TwoModels(script), web=True) as claw:
         async with chromium.tab(claw) as tab:
             await tab.send("删掉它")
             await expect(tab.answer.locator(".approval")).to_be_visible()
@@ -143,6 +150,11 @@ async def test_usage_waiting_approvals_and_settings(tmp_path: Path, chromium: Ch
             await expect(panel.get_by_role("row").last).to_contain_text("2,40068")
             panel = await opened(tab, "设置")
             await expect(panel.get_by_label("本次对话的模型")).to_have_value("scripted")
+            await panel.get_by_label("本次对话的模型").select_option("other")
+            await tab.ended(2)
+            await expect(tab.turns.last.locator(".bubble")).to_have_text("/model other")
+            (session,) = await claw.sessions.list("owner")
+            assert session.metadata["model"] == "other"
             await panel.get_by_label("主题").select_option("dark")
             await expect(tab.page.locator("html")).to_have_attribute("data-theme", "dark")
             await panel.get_by_label("语言").select_option("en")
