@@ -224,4 +224,4 @@ async def test_files_are_pasted_dropped_taken_back_and_sent_with_the_message(
             await expect(tab.turns.last.locator(".bubble")).to_have_text("请看附件。")
             (frame,) = [json.loads(frame) for frame in sent if '"msg_type":"text"' in frame]
             ids = [one["id"] for one in frame["payload"]["attachments"]]
-            assert ids == ["upl_1", "upl_4"]
+            assert ids == [f"upl_{names.index(name) + 1}" for name in ("<b>a</b>.txt", "c.md")]

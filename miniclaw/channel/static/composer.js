@@ -8,6 +8,7 @@ export class Composer {
 	#key = "new"
 	#slash = null
 	#files = null
+	#coming = null
 
 	/** `on` has `send(text, attachments)`, `stop()` and `editLast()`. */
 	constructor(on) {
@@ -109,7 +110,7 @@ export class Composer {
 
 	/** The files to be sent with the message, or nothing while one is on its way. */
 	get #ready() {
-		return this.#files ? this.#files.ready : []
+		return this.#files ? this.#files.ready : this.#coming ? null : []
 	}
 
 	/** The menu of commands comes with the first slash. */
@@ -126,10 +127,11 @@ export class Composer {
 		const given = [...list]
 		$("file").value = ""
 		try {
-			const {Files} = await import("./files.js")
+			const {Files} = await (this.#coming ??= import("./files.js")) // one promise keeps the order
 			this.#files ??= new Files(this.#key, () => this.#enable())
 			this.#files.add(given)
 		} catch (error) {
+			this.#coming = null
 			failed(error)
 		}
 	}
