@@ -20,6 +20,7 @@ from miniclaw import __version__
 from miniclaw.errors import ConfigError, StorageError
 from miniclaw.rundir import RunDir, private_directory
 from miniclaw.schema import SCHEMA_VERSION
+from miniclaw.wal import behind_damage
 
 __all__ = ["back_up", "restore"]
 
@@ -87,6 +88,10 @@ def _fill(archive: tarfile.TarFile, data_dir: Path, *, without: set[Path]) -> in
 
 
 def _copy_database(source: Path, target: Path) -> None:
+    if not RunDir(source.parent).is_held() and behind_damage(source) is not None:
+        raise StorageError(
+            f"The log of `{source}` is damaged; start miniclaw once, which keeps what is sound."
+        )
     try:
         # SQLite reads from one snapshot, whatever the gateway writes meanwhile.
         with (

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from miniclaw.schema import SCHEMA, SCHEMA_VERSION
+from miniclaw.wal import LostPages, apply, behind_damage
 
 __all__ = ["is_damaged", "mend", "report_damage", "salvage"]
 
@@ -44,6 +45,8 @@ def mend(path: Path) -> None:
         if (log := Path(f"{path}-wal")).exists() and log.stat().st_size:
             raise sqlite3.DatabaseError(f"it is empty, but its log `{log.name}` is not")
         return
+    if (lost := behind_damage(path)) is not None:
+        _replay(lost, path)
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         try:
             sound = _is_sound(connection, path)
@@ -56,6 +59,21 @@ def mend(path: Path) -> None:
     if not sound:
         salvage(path)
     _mark(path).unlink(missing_ok=True)
+
+
+def _replay(lost: LostPages, path: Path) -> None:
+    """Put what a damaged log holds into the database, before SQLite writes over it."""
+    fresh = path.with_name(path.name + ".new")
+    apply(lost, path, fresh)
+    report_damage(path)  # a page may be a former one, so all of it is to be checked
+    _exchange(path, fresh)
+    logger.error(
+        "the log of `%s` is damaged; it was set aside beside `%s.corrupt` with the suffix `-wal`, and %d pages "
+        "of it were kept",
+        path,
+        path.name,
+        len(lost[0]),
+    )
 
 
 def report_damage(path: Path) -> None:
@@ -124,16 +142,20 @@ def salvage(path: Path) -> None:
     finally:
         source.close()
         target.close()
-    with fresh.open("rb") as file:
-        os.fsync(file.fileno())
-    fresh.replace(path.with_name(path.name + ".salvaged"))
-    finish_salvage(path)
+    _exchange(path, fresh)
     logger.error(
         "`%s` is damaged; it was set aside as `%s.corrupt`, and what could be read was kept: %s",
         path,
         path.name,
         ", ".join(f"{count} {table}" for table, count in kept.items()),
     )
+
+
+def _exchange(path: Path, fresh: Path) -> None:
+    with fresh.open("rb") as file:
+        os.fsync(file.fileno())
+    fresh.replace(path.with_name(path.name + ".salvaged"))
+    finish_salvage(path)
 
 
 def finish_salvage(path: Path) -> None:

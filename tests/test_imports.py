@@ -35,6 +35,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "text",
         "front_matter",
         "schema",
+        "wal",
         "salvage",
         "db",
         "rundir",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -18,9 +19,11 @@ from miniclaw import salvage
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.archive import back_up
 from miniclaw.errors import StorageError, StorageUnavailable
 from miniclaw.session.models import Entry
 from miniclaw.session.sqlite import SQLiteStorage
+from miniclaw.wal import behind_damage
 from tests.support.claw import running_claw
 from tests.support.core import make_session, open_database
 
@@ -188,3 +191,89 @@ async def test_a_crash_while_the_databases_are_exchanged_loses_nothing(tmp_path:
         path.with_name(path.name + ".corrupt").exists()
         and not path.with_name(path.name + ".salvaged").exists()
     )
+
+
+# --- the write-ahead log ----------------------------------------------------------------------------------
+
+FRAME = 24 + PAGE
+
+
+async def fill_log(tmp_path: Path) -> tuple[Path, list[int]]:
+    """A database whose rows all stand in its log, as a kill leaves it, and the ends of its whole commits."""
+    (tmp_path / "live").mkdir()
+    async with open_database(tmp_path / "live") as database:
+        storage = SQLiteStorage(database)
+        for n in range(SESSIONS):
+            await storage.save(make_session(f"ses_{n:02}"))
+            await storage.append(
+                f"ses_{n:02}", [Entry(f"turn_{n}", 0, {"role": "user", "content": f"{n} x"})]
+            )
+        for name in ("miniclaw.db", "miniclaw.db-wal"):
+            shutil.copy(tmp_path / "live" / name, tmp_path / name)
+    raw = (tmp_path / "miniclaw.db-wal").read_bytes()
+    starts = range(32, len(raw) - FRAME + 1, FRAME)
+    commits = [start + FRAME for start in starts if raw[start + 4 : start + 8] != bytes(4)]
+    return tmp_path / "miniclaw.db", commits
+
+
+def flip(raw: bytes, place: int) -> bytes:
+    return raw[:place] + bytes([raw[place] ^ 4]) + raw[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [0, 10, 17, 25, *(32 + FRAME * 60 + inside for inside in (5, 9, 18, 24, 1000, 4100))],
+    ids=lambda place: f"byte {place % FRAME}",
+)
+async def test_a_damaged_bit_in_the_log_loses_nothing_that_stands_behind_it(
+    tmp_path: Path, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = await fill_log(tmp_path)
+    log = Path(f"{path}-wal")
+    log.write_bytes(damaged := flip(log.read_bytes(), place))
+    with pytest.raises(StorageError, match="start miniclaw once"):  # SQLite would throw the log away
+        back_up(tmp_path, tmp_path / "backup.tar.gz")
+    assert len(await kept(tmp_path)) >= SESSIONS - 1
+    assert path.with_name("miniclaw.db.corrupt-wal").read_bytes() == damaged
+    assert [r.levelno for r in caplog.records if "the log of" in r.message] == [logging.ERROR]
+    caplog.clear()
+    assert len(await kept(tmp_path)) >= SESSIONS - 1
+    assert not caplog.records
+
+
+async def test_a_log_that_is_garbage_is_set_aside_before_it_is_written_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, _ = await fill_log(tmp_path)
+    Path(f"{path}-wal").write_bytes(garbage := b"garbage" * 1000)
+    assert await kept(tmp_path) == []
+    assert path.with_name("miniclaw.db.corrupt-wal").read_bytes() == garbage
+    assert "the log of" in caplog.text
+
+
+@pytest.mark.parametrize("cut_at", [-1, -FRAME, -FRAME - 10, -40 * FRAME + 100])
+async def test_a_log_whose_end_a_crash_tore_off_is_no_damage(
+    tmp_path: Path, cut_at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, commits = await fill_log(tmp_path)
+    log = Path(f"{path}-wal")
+    end = commits[-1] + cut_at
+    log.write_bytes(log.read_bytes()[:end])
+    assert len(await kept(tmp_path)) >= sum(commit <= end for commit in commits) // 2 - 2
+    assert not list(tmp_path.glob("*.corrupt*")) and not caplog.records
+
+
+async def test_a_log_that_was_begun_anew_over_an_older_one_is_no_damage(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    async with open_database(tmp_path / "live") as database:
+        storage = SQLiteStorage(database)
+        for n in range(SESSIONS):
+            await storage.save(make_session(f"ses_{n:02}"))
+            if n == 40:
+                await database.write(lambda c: None)
+                database._run_checkpoint("RESTART")
+        for name in ("miniclaw.db", "miniclaw.db-wal"):
+            shutil.copy(tmp_path / "live" / name, tmp_path / name)
+    assert behind_damage(tmp_path / "miniclaw.db") is None
+    async with open_database(tmp_path) as database:
+        assert len(await SQLiteStorage(database).list()) == SESSIONS
