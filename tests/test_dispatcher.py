@@ -375,3 +375,29 @@ async def test_a_damaged_row_is_a_dead_letter_and_the_next_answer_is_sent(tmp_pa
         (dead,) = post.outbox.of_user("ann")
         assert dead.is_damaged and "damaged" in (dead.error or "")
         assert post.platform.tries == [("b", False)]
+
+
+# --- what is deleted or sent again meanwhile --------------------------------------------------------------
+
+
+async def test_an_answer_whose_session_is_deleted_while_it_waits_is_not_sent(tmp_path: Path) -> None:
+    rows = (row("a", 1, next_at=time.time() + 0.1), row("b", 2))
+    async with post_office(tmp_path, None, *rows) as post:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await post.database.write(lambda c: c.execute("DELETE FROM deliveries WHERE key = 'a'").rowcount)
+        await eventually(lambda: post.states() == {"b": "sent"})
+    assert post.platform.tries == [("b", False)]
+
+
+async def test_a_dead_letter_that_is_sent_again_does_not_wait_for_another_answers_next_try(
+    tmp_path: Path,
+) -> None:
+    rows = (row("dead", 1, state="dead"), row("a", 2, next_at=time.time() + 3600))
+    async with post_office(tmp_path, None, *rows) as post:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        revived = await post.outbox.revive("dead", None)
+        assert revived is not None
+        post.dispatcher.take_up(revived)
+        await eventually(lambda: post.states() == {"dead": "sent", "a": "pending"})

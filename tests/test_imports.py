@@ -236,6 +236,7 @@ CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.p
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
         16_300,
+        16_200,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, budgets, trace, approvals, and file"
         " tools that no link leads out of; a quarter is docstrings with units, errors and sources",
     ),

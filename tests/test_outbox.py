@@ -190,3 +190,19 @@ async def test_sent_rows_are_dropped_when_they_are_old_and_no_others(
     await outbox.sent(delivery(4), None)
     assert await outbox.forget_sent(before=START + 5) == 1
     assert database.read("SELECT n FROM deliveries ORDER BY n") == [(2,), (3,), (4,)]
+
+
+async def test_a_try_begins_only_of_a_row_that_is_still_to_be_sent(
+    outbox: Outbox, database: Database
+) -> None:
+    await store(database, delivery(1), delivery(2))
+    await outbox.dead(delivery(2), "no")
+    assert [await outbox.begin(delivery(n)) for n in (1, 2, 3)] == [True, False, False]
+
+
+async def test_a_dead_letter_is_revived_for_its_user_or_an_admin(outbox: Outbox, database: Database) -> None:
+    await store(database, delivery(1, state="dead"), delivery(2, state="dead"))
+    assert await outbox.revive("turn_1.0", "bob") is None
+    for key, who in (("turn_1.0", "ann"), ("turn_2.0", None)):
+        revived = await outbox.revive(key, who)
+        assert revived is not None and (revived.key, revived.state) == (key, "pending")

@@ -200,10 +200,17 @@ async def test_a_permanent_refusal_ends_in_the_dead_letter_list_and_does_not_blo
             assert [t["text"] for t in receiver.taken] == ["echo: 1"]
             dead = claw.outbox.of_user("monitor")[0]
             api = url.replace("/webhooks/in", f"/api/deliveries/{dead.key}/retry")
-            async with http.post(api, headers={"Authorization": "Bearer test-token"}) as response:
-                assert response.status == 404, "it is monitor's, not the owner's"
-            token = await claw.identities.new_token("monitor")
-            async with http.post(api, headers={"Authorization": f"Bearer {token}"}) as response:
+            other = {"Authorization": f"Bearer {await claw.identities.add('bob')}"}
+            owner = {"Authorization": "Bearer test-token"}
+            listing = url.replace("/webhooks/in", "/api/deliveries")
+            async with http.get(listing, headers=other) as response:
+                assert (await response.json())["deliveries"] == []
+            async with http.post(api, headers=other) as response:
+                assert response.status == 404, "it is monitor's, not bob's"
+            async with http.get(listing, headers=owner) as response:
+                (shown,) = (await response.json())["deliveries"]
+                assert shown["key"] == dead.key and "echo" not in str(shown), "an admin reads no texts"
+            async with http.post(api, headers=owner) as response:
                 assert response.status == 200
             await receiver.wait(1)
     assert [t["text"] for t in receiver.taken] == ["echo: 1", "echo: 0"]

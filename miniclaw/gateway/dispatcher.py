@@ -49,6 +49,7 @@ class Dispatcher:
         self._jitter = jitter
         self._settled = settled
         self._draining: dict[tuple[str, str, str], asyncio.Task[None]] = {}
+        self._asleep: dict[tuple[str, str, str], asyncio.Event] = {}
         self._subscription: Subscription | None = None
         self._stopped = False
 
@@ -81,8 +82,11 @@ class Dispatcher:
 
     def take_up(self, row: Delivery) -> None:
         """A row was made pending again by hand."""
+        conversation = (row.channel, row.account, row.conversation)
         if row.channel in self._channels:
-            self._drain_soon((row.channel, row.account, row.conversation))
+            self._drain_soon(conversation)
+        if (sleep := self._asleep.get(conversation)) is not None:
+            sleep.set()
 
     def _drain_soon(self, conversation: tuple[str, str, str]) -> None:
         """One task a conversation; one that is at work will see the new row too."""
@@ -102,23 +106,36 @@ class Dispatcher:
                         continue
                     row = again
                 with log_ids(turn_id=row.turn_id):
-                    await self._deliver(row)
+                    await self._deliver(row, conversation)
         except Exception:  # boundary: a conversation that breaks must not stop the others
             logger.exception("deliveries to %s broke; they go on with the next answer", conversation)
         finally:
             # No await since the last look at the outbox: an answer that ends later starts a new task.
             del self._draining[conversation]
 
-    async def _deliver(self, row: Delivery) -> None:
-        """One try of a row, when its time has come; given up now if that is after its last moment."""
+    async def _sleep(self, conversation: tuple[str, str, str], seconds: float) -> None:
+        self._asleep[conversation] = asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._asleep[conversation].wait()
+        except TimeoutError:
+            pass
+        finally:
+            del self._asleep[conversation]
+
+    async def _deliver(self, row: Delivery, conversation: tuple[str, str, str]) -> None:
+        """One try of a row, or the wait for its time; given up now if that is after its last moment."""
         if row.is_damaged:
             await self._give_up(row, "the row is damaged: nobody knows where it belongs")
             return
         if max(row.next_at, self._clock()) > row.created_at + self._settings.give_up_after:
             await self._give_up(row, row.error or "not delivered in time")
             return
-        await asyncio.sleep(max(0.0, row.next_at - self._clock()))
-        await until_stored(lambda: self._outbox.begin(row))
+        if (wait := row.next_at - self._clock()) > 0:
+            await self._sleep(conversation, wait)
+            return  # it may be deleted, or another come before it
+        if not await until_stored(lambda: self._outbox.begin(row)):
+            return
         failpoints.hit("after-sending")
         try:
             handle = await self._send(row)

@@ -145,9 +145,10 @@ class Outbox:
         """Store the parts of a text that belongs to no turn, such as "busy"; one with the same key once."""
         await self._db.write(lambda connection: insert_deliveries(connection, rows))
 
-    async def begin(self, delivery: Delivery) -> None:
-        """Commit `sending` before the platform is called."""
-        await self._update(delivery.key, "state = 'sending', attempts = attempts + 1, uncertain = 1")
+    async def begin(self, delivery: Delivery) -> bool:
+        """Commit `sending` before the platform is called; `False` when it is not to be sent any more."""
+        changes = "state = 'sending', attempts = attempts + 1, uncertain = 1"
+        return await self._update(delivery.key, changes, where="AND state IN ('pending', 'sending')")
 
     async def sent(self, delivery: Delivery, handle: str | None) -> None:
         """The platform took it."""
@@ -162,12 +163,12 @@ class Outbox:
         """Nobody tries it again by itself."""
         await self._update(delivery.key, "state = 'dead', error = ?", error)
 
-    async def revive(self, key: str, user_id: str) -> Delivery | None:
-        """Let a dead letter of this user be tried again, marked as possibly repeated; `None` if it is none."""
+    async def revive(self, key: str, user_id: str | None) -> Delivery | None:
+        """Let a dead letter, of this user or any, be tried again, marked as possibly repeated; `None` if none."""
         moment = self._clock()
         statement = (
             "UPDATE deliveries SET state = 'pending', next_at = ?, created_at = ?, attempts = 0 "
-            "WHERE key = ? AND user_id = ? AND state = 'dead'"
+            "WHERE key = ? AND user_id = COALESCE(?, user_id) AND state = 'dead'"
         )
         row = (moment, moment, key, user_id)
         if not await self._db.write(lambda c: c.execute(statement, row).rowcount):
@@ -180,9 +181,9 @@ class Outbox:
         statement = "DELETE FROM deliveries WHERE state = 'sent' AND created_at < ?"
         return await self._db.write(lambda c: c.execute(statement, (before,)).rowcount)
 
-    async def _update(self, key: str, changes: str, *values: Any) -> None:
-        statement = f"UPDATE deliveries SET {changes} WHERE key = ?"
-        await self._db.write(lambda c: c.execute(statement, (*values, key)).rowcount)
+    async def _update(self, key: str, changes: str, *values: Any, where: str = "") -> bool:
+        statement = f"UPDATE deliveries SET {changes} WHERE key = ? {where}"
+        return await self._db.write(lambda c: c.execute(statement, (*values, key)).rowcount > 0)
 
 
 def _delivery(row: tuple[Any, ...]) -> Delivery:
