@@ -385,6 +385,27 @@ async def test_a_session_with_an_open_turn_does_not_expire_and_stays_the_one_obj
     assert await manager.get(session.session_id) is session
 
 
+async def test_a_session_that_is_used_while_others_expire_stays(
+    storage: SessionStorage, clock: FakeClock
+) -> None:
+    class Outside:
+        async def forget(self, session_id: str, scope: str) -> None:
+            (left,) = await storage.list()
+            back = await manager.get(left.session_id)
+            assert back is not None
+            await manager.update(back, title="I am back")
+
+        async def scrub(self) -> None:
+            pass
+
+    manager = SessionManager(storage, clock=clock, ttl={"web": 60.0}, outside=Outside())
+    for _ in range(2):
+        await manager.get_or_create("ann", "web")
+    clock.advance(61)
+    assert await manager.cleanup_expired(lambda session_id: False) == 1
+    assert [session.title for session in await manager.list()] == ["I am back"]
+
+
 # --- lists for people -------------------------------------------------------------------------------------
 
 
@@ -497,6 +518,7 @@ async def searched(database: Database, clock: FakeClock) -> SQLiteSearch:
         ("bob", []),
         ("role", []),
         ("x" * 60_000, []),
+        ("\0", []),
     ],
 )
 async def test_words_are_found_in_the_users_own_messages_as_they_stand(
@@ -510,12 +532,14 @@ async def test_words_are_found_in_the_users_own_messages_as_they_stand(
 async def test_damaged_rows_are_passed_over_by_a_search(searched: SQLiteSearch, database: Database) -> None:
     damage = (
         "UPDATE entries SET body = '{' WHERE turn_id = 't1'",
+        "UPDATE entries SET body = json_set(body, '$.message.content', 12) WHERE turn_id = 't2'",
         "UPDATE sessions SET metadata = '{' WHERE user_id = 'ann'",
     )
     for statement in damage:
         await database.write(partial(run, statement=statement))
     hits = await searched.search("ann", "noon")
     assert [(hit.excerpt, hit.title, hit.position) for hit in hits] == [("Meet at NOON", "", 0)]
+    assert await searched.search("ann", "1") == []
 
 
 def run(connection: sqlite3.Connection, statement: str) -> int:

@@ -278,6 +278,15 @@ async def test_a_deleted_session_is_gone_and_its_id_can_begin_anew(backend: Back
         assert turns_of(await storage.load("ses_2")) == ["t1", "t2"]
 
 
+async def test_a_session_that_was_used_since_is_not_deleted(storage: SessionStorage) -> None:
+    await storage.save(make_session(updated_at=5.0))
+    await storage.append("ses_1", [entry("t1")])
+    assert not await storage.delete("ses_1", unused_since=5.0)
+    assert turns_of(await storage.load("ses_1")) == ["t1"]
+    assert await storage.delete("ses_1", unused_since=5.001)
+    assert await storage.load("ses_1") is None
+
+
 async def test_sessions_are_listed_the_latest_first_without_logs_and_by_user(backend: Backend) -> None:
     for session_id, user_id, updated_at in [
         ("a", "ann", 1.0),
@@ -833,6 +842,23 @@ async def test_a_delete_that_a_crash_interrupted_is_finished_by_the_next_process
         assert database.read("SELECT key FROM meta WHERE key LIKE 'deleted%'") == []
         await manager.finish_deletes()
         assert len(forgotten) == 1
+
+
+async def test_what_was_on_its_way_is_gone_with_the_first_step_of_a_delete(tmp_path: Path) -> None:
+    """A crash between that and the rest must not let the next start send it."""
+    async with open_database(tmp_path) as database:
+        storage = SQLiteStorage(database)
+        for name in ("ses_1", "ses_2"):
+            await storage.save(make_session(name))
+            await database.write(partial(fill, session_id=name, turn_id=f"turn of {name}"))
+        await database.write(partial(set_deliveries, state="pending"))
+
+        async def crash(scope: str) -> None:
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            await storage.delete("ses_1", forget=crash)
+        assert database.read("SELECT turn_id FROM deliveries") == [("turn of ses_2",)]
 
 
 async def test_others_write_while_a_long_session_is_deleted(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from miniclaw.errors import StorageError, StorageUnavailable
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.storage import Fence, Forget, Holds, SessionStorage, page_of
+from miniclaw.session.storage import Fence, Forget, Holds, SessionStorage, is_used, page_of
 
 __all__ = ["FileStorage"]
 
@@ -63,9 +63,16 @@ class FileStorage(SessionStorage):
         await self._run(lambda: self._append(session_id, entries))
 
     async def delete(
-        self, session_id: str, *, unless: Holds | None = None, forget: Forget | None = None
+        self,
+        session_id: str,
+        *,
+        unless: Holds | None = None,
+        unused_since: float | None = None,
+        forget: Forget | None = None,
     ) -> bool:
         session = await self.load(session_id, last=0)
+        if session is not None and is_used(session, unused_since):
+            return False
         existed = await self._run(lambda: self._delete(session_id))
         if session is not None and forget is not None:
             await forget(session.user_id)

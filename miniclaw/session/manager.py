@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -166,12 +167,17 @@ class SessionManager:
         await self.update(copy, **metadata)
         return copy
 
-    async def delete(self, session_id: str, *, unless: Holds | None = None) -> bool:
-        """Remove a session with everything in it, `unless` it is held as `SessionStorage.delete` says."""
+    async def delete(
+        self, session_id: str, *, unless: Holds | None = None, unused_since: float | None = None
+    ) -> bool:
+        """Remove a session with everything in it, unless it is held or used as `SessionStorage.delete` says."""
         outside = self._outside
         forget = None if outside is None else partial(outside.forget, session_id)
         async with self._one_at_a_time(session_id):
-            if deleted := await self.storage.delete(session_id, unless=unless, forget=forget):
+            deleted = await self.storage.delete(
+                session_id, unless=unless, unused_since=unused_since, forget=forget
+            )
+            if deleted:
                 self._forget(session_id)
         if deleted and outside is not None:
             await outside.scrub()
@@ -198,10 +204,10 @@ class SessionManager:
             return 0
         deleted = 0
         for session in await self.storage.list():
-            ttl = self._ttl.get(session.channel)
-            idle = self._clock() - session.updated_at
-            if ttl is not None and idle > ttl and not is_busy(session.session_id):
-                deleted += await self.delete(session.session_id, unless="undelivered")
+            limit = self._clock() - self._ttl.get(session.channel, math.inf)
+            if session.updated_at < limit and not is_busy(session.session_id):
+                # It may be used by now: the time is looked at again where it is deleted.
+                deleted += await self.delete(session.session_id, unless="undelivered", unused_since=limit)
         return deleted
 
     def _forget(self, session_id: str) -> None:

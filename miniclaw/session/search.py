@@ -68,12 +68,14 @@ class SQLiteSearch:
 
     async def search(self, user_id: str, text: str, *, limit: int = 20) -> list[Hit]:
         """See `SearchesText.search`."""
+        if "\0" in text:  # SQLite would read no further, and no message holds one
+            return []
         pattern = "%" + re.sub(r"([%_!])", r"!\1", text[:LONGEST]) + "%"
         content = "CASE WHEN json_valid(e.body) THEN json_extract(e.body, '$.message.content') END"
         rows = await self._db.read_many(
             f"SELECT e.session_id, s.metadata, e.position, {content} AS content "
             "FROM sessions s JOIN entries e USING (session_id) WHERE s.user_id = ? "
-            "AND content LIKE ? ESCAPE '!' ORDER BY s.updated_at DESC, e.position DESC LIMIT ?",
+            "AND typeof(content) = 'text' AND content LIKE ? ESCAPE '!' ORDER BY s.updated_at DESC, e.position DESC LIMIT ?",
             (user_id, pattern, limit),
         )
         return [

@@ -135,14 +135,25 @@ class SQLiteStorage(SessionStorage):
         await self._db.write(operation)
 
     async def delete(
-        self, session_id: str, *, unless: Holds | None = None, forget: Forget | None = None
+        self,
+        session_id: str,
+        *,
+        unless: Holds | None = None,
+        unused_since: float | None = None,
+        forget: Forget | None = None,
     ) -> bool:
         def operation(connection: sqlite3.Connection) -> str | None:
             if unless is not None and _is_held(connection, session_id, unless):
                 return None
-            query = "DELETE FROM sessions WHERE session_id = ? RETURNING user_id"
-            if (row := connection.execute(query, (session_id,)).fetchone()) is None:
+            query = "DELETE FROM sessions WHERE session_id = ? AND updated_at < COALESCE(?, 9e999) RETURNING user_id"
+            if (row := connection.execute(query, (session_id, unused_since)).fetchone()) is None:
                 return None
+            # What is on its way must not be sent by the next start, should a crash come here.
+            connection.execute(
+                "DELETE FROM deliveries WHERE state IN ('pending', 'sending') "
+                "AND turn_id IN (SELECT turn_id FROM turns WHERE session_id = ?)",
+                (session_id,),
+            )
             for table in ("approvals", "approval_rules"):
                 connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
             # De-duplication keys stay, without text: a retry of a deleted message must not start a turn.

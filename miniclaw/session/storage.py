@@ -48,7 +48,12 @@ class SessionStorage(ABC):
 
     @abstractmethod
     async def delete(
-        self, session_id: str, *, unless: Holds | None = None, forget: Forget | None = None
+        self,
+        session_id: str,
+        *,
+        unless: Holds | None = None,
+        unused_since: float | None = None,
+        forget: Forget | None = None,
     ) -> bool:
         """Remove the session with its log; whether it did.
 
@@ -58,6 +63,7 @@ class SessionStorage(ABC):
                 to, when nobody can reach it any more and its turns are still known.
             unless: keeps it, where the back end has turns and answers: `open` while a turn waits or runs,
                 `undelivered` also while an answer is on its way.
+            unused_since: keeps it when it was used at that moment or later.
         """
 
     @abstractmethod
@@ -89,6 +95,11 @@ class Fence:
             if fence < self._highest:
                 raise StaleFence("Another process owns the sessions now; this one must stop.")
             self._highest = fence
+
+
+def is_used(session: Session, since: float | None) -> bool:
+    """Whether it was used at that moment or later."""
+    return since is not None and session.updated_at >= since
 
 
 def page_of(entries: list[Entry], last: int | None, before: int | None) -> list[Entry]:
@@ -141,14 +152,21 @@ class InMemoryStorage(SessionStorage):
                 log.append(entry)
 
     async def delete(
-        self, session_id: str, *, unless: Holds | None = None, forget: Forget | None = None
+        self,
+        session_id: str,
+        *,
+        unless: Holds | None = None,
+        unused_since: float | None = None,
+        forget: Forget | None = None,
     ) -> bool:
-        self._logs.pop(session_id, None)
-        self._keys.pop(session_id, None)
-        session = self._sessions.pop(session_id, None)
-        if session is not None and forget is not None:
+        session = self._sessions.get(session_id)
+        if session is None or is_used(session, unused_since):
+            return False
+        for kept in (self._sessions, self._logs, self._keys):
+            del kept[session_id]
+        if forget is not None:
             await forget(session.user_id)
-        return session is not None
+        return True
 
     async def list(self, user_id: str | None = None) -> list[Session]:
         found = [_without_log(s) for s in self._sessions.values() if user_id in (None, s.user_id)]
