@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import logging
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,16 +24,26 @@ logger = logging.getLogger(__name__)
 
 CHECKED_BYTES: Final = 16 * 1024 * 1024
 """A larger database is not read through at each start, only looked at whether its end is missing."""
+FIRST: Final = float("-inf")
+LAST: Final = b""
+"""Below and above every key: SQLite has numbers before texts, and those before bytes."""
+TRIES: Final = 9
+"""How often a range in which nothing can be read is halved."""
+_GONE: Final = "session_id IN (SELECT substr(key, 9) FROM meta WHERE key GLOB 'deleted *')"
 _MEND: Final = (
     "INSERT INTO sessions SELECT session_id, user_id, channel, NULL, NULL, MIN(created_at), "
     "MAX(COALESCE(ended_at, created_at)), '{}' FROM turns "
-    "WHERE session_id NOT IN (SELECT session_id FROM sessions) "
+    f"WHERE session_id NOT IN (SELECT session_id FROM sessions) AND NOT {_GONE} "
     "AND CASE WHEN json_valid(message) THEN COALESCE(json_extract(message, '$.direct'), 1) ELSE 0 END "
     "GROUP BY session_id",
     "DELETE FROM entries WHERE session_id NOT IN (SELECT session_id FROM sessions)",
-    "DELETE FROM turns WHERE session_id NOT IN (SELECT session_id FROM sessions)",
+    f"DELETE FROM turns WHERE session_id NOT IN (SELECT session_id FROM sessions) AND NOT {_GONE}",
+    "DELETE FROM dedupe WHERE session_id IN (SELECT session_id FROM sessions) "
+    "AND turn_id NOT IN (SELECT turn_id FROM turns)",
 )
-"""Sessions whose row is lost are made anew from their turns; what belongs to nobody stays in the damaged file."""
+"""Sessions whose row is lost are made anew from their turns, but for those that were being deleted, whose turns the
+end of that still needs; what belongs to nobody stays in the damaged file. A message whose turn is lost can come again.
+"""
 
 
 def mend(path: Path) -> None:
@@ -108,15 +119,36 @@ def _keep_older(connection: sqlite3.Connection, path: Path) -> None:
 def _is_sound(connection: sqlite3.Connection, path: Path) -> bool:
     """Whether the database can be trusted, as far as can be told in a moment."""
     size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(100)
-    # https://www.sqlite.org/fileformat.html#the_database_header: page size at 16, number of pages at 28
-    page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
-    is_cut = size < pages * (65_536 if page == 1 else page)  # or its end is still in the write-ahead log
+    is_cut = size < _counted(path)  # or its end is still in the write-ahead log
     if size > CHECKED_BYTES and not is_cut and not is_damaged(path):
         return True
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version < 0 or (version == 0 and connection.execute("SELECT 1 FROM sqlite_master").fetchone()):
+        return False
     how = "integrity_check" if is_damaged(path) else "quick_check"
     return bool(connection.execute(f"PRAGMA {how}(1)").fetchone()[0] == "ok")
+
+
+def _counted(path: Path) -> int:
+    """How large a database is by its own head."""
+    with path.open("rb") as file:
+        head = file.read(32)
+    # https://www.sqlite.org/fileformat.html#the_database_header: page size at 16, number of pages at 28
+    page, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    return pages * (65_536 if page == 1 else page)
+
+
+def _whole(path: Path) -> Path:
+    """The database, or a copy from whose head a wrong number of pages is taken, so that its size counts."""
+    log = Path(f"{path}-wal")
+    if _counted(path) == path.stat().st_size or (log.exists() and log.stat().st_size):
+        return path
+    copy = path.with_name(path.name + ".part")
+    shutil.copyfile(path, copy)
+    with copy.open("r+b") as file:
+        file.seek(28)
+        file.write(bytes(4))
+    return copy
 
 
 def salvage(path: Path) -> None:
@@ -128,7 +160,7 @@ def salvage(path: Path) -> None:
     """
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
-    source = sqlite3.connect(path, isolation_level=None)
+    source = sqlite3.connect(whole := _whole(path), isolation_level=None)
     source.execute(
         "PRAGMA writable_schema=ON"
     )  # nothing is written; it lets a file be read whose end is missing
@@ -142,6 +174,8 @@ def salvage(path: Path) -> None:
     finally:
         source.close()
         target.close()
+        if whole != path:
+            whole.unlink()
     _exchange(path, fresh)
     logger.error(
         "`%s` is damaged; it was set aside as `%s.corrupt`, and what could be read was kept: %s",
@@ -197,24 +231,78 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) ->
     columns = ", ".join(row[1] for row in info)
     key = [row[1] for row in sorted(info, key=lambda row: int(row[5])) if row[5]]
     statement = f"INSERT OR IGNORE INTO {table} ({columns}) VALUES ({', '.join('?' * len(info))})"
-    everywhere: list[tuple[str, tuple[str, ...]]] = [("", ())]
+    select = f"SELECT {columns} FROM {table} WHERE"
+    whole = _Walk(source, select, (), key, key[0], info)
+    # A session has many entries, so its id says little about where the damage is.
+    rows = [whole.rows(tries=1 if table == "entries" else TRIES)]
     if table in ("entries", "turns"):  # the way to a session may be whole where that to the first row is not
         sessions = target.execute("SELECT session_id FROM sessions").fetchall()
-        everywhere += [("WHERE session_id = ?", session) for session in sessions]
+        select += " session_id = ? AND"
+        rows += [_Walk(source, select, session, key, key[-1], info).rows() for session in sessions]
     count = 0
-    for where, values in everywhere:
-        for direction in ("ASC", "DESC"):  # what lies behind the damage is reached from the other end
-            order = ", ".join(f"{name} {direction}" for name in key)
-            query = f"SELECT {columns} FROM {table} {where} ORDER BY {order}"
-            for row in _readable(source, query, values):
-                with contextlib.suppress(sqlite3.IntegrityError):  # a row with a hole where something must be
-                    count += target.execute(statement, row).rowcount
+    for row in itertools.chain.from_iterable(rows):
+        with contextlib.suppress(sqlite3.IntegrityError):  # a row with a hole where something must be
+            count += target.execute(statement, row).rowcount
     return count
 
 
-def _readable(source: sqlite3.Connection, query: str, values: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-    """Rows up to the first that cannot be read."""
-    try:
-        yield from source.execute(query, values)
-    except sqlite3.DatabaseError as error:
-        logger.debug("reading stops: %s %s: %s", query, values, error)
+class _Walk:
+    """Rows in the order of their keys, from both ends, and between the pages that cannot be read.
+
+    Args:
+        source: the damaged database.
+        select: the query up to its last condition.
+        values: for its marks.
+        key: the columns of the primary key.
+        column: the one of them whose range is halved where there is damage.
+        info: the rows of `table_info` that belong to the columns of `select`.
+    """
+
+    def __init__(
+        self,
+        source: sqlite3.Connection,
+        select: str,
+        values: tuple[str, ...],
+        key: list[str],
+        column: str,
+        info: list[tuple[Any, ...]],
+    ) -> None:
+        self._source = source
+        self._values = values
+        self._place, self._is_number = next(
+            (n, row[2] == "INTEGER") for n, row in enumerate(info) if row[1] == column
+        )
+        orders = (", ".join(f"{name} {order}" for name in key) for order in ("ASC", "DESC"))
+        self._queries = [f"{select} {column} BETWEEN ? AND ? ORDER BY {order}" for order in orders]
+
+    def rows(self, low: Any = FIRST, high: Any = LAST, tries: int = TRIES) -> Iterator[tuple[Any, ...]]:
+        """Those with keys from `low` to `high`; some may come twice."""
+        ends, found = [low, high], False
+        for end, query in enumerate(self._queries):
+            try:
+                for row in self._source.execute(query, (*self._values, *ends)):
+                    ends[end] = row[self._place]
+                    found = found or low != ends[end] != high
+                    yield row
+                return
+            except sqlite3.DatabaseError as error:
+                logger.debug("reading stops: %s %s: %s", query, ends, error)
+        tries = TRIES if found else tries - 1
+        if tries and (middle := self._middle(*ends)) is not None:
+            yield from self.rows(ends[0], middle, tries)
+            yield from self.rows(middle, ends[1], tries)
+
+    def _middle(self, low: Any, high: Any) -> Any:
+        """A key between the two; `None` where there is none to be thought of."""
+        kind = int if self._is_number else str
+        if not all(isinstance(end, kind) for end in (low, high) if end not in (FIRST, LAST)):
+            return None
+        if self._is_number:
+            low = 0 if low == FIRST else low
+            middle: Any = 2 * low + 64 if high == LAST else (low + high) // 2
+            return middle if high == LAST or low < middle < high else None
+        ends = ["" if low == FIRST else low, "\x7f" if high == LAST else high]
+        size = max(map(len, ends)) + 1
+        one, two = (int.from_bytes(end.encode("ascii", "replace").ljust(size, b"\0"), "big") for end in ends)
+        middle = bytes(min(byte, 127) for byte in ((one + two) // 2).to_bytes(size, "big")).decode()
+        return middle if ends[0] < middle < ends[1] else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import shutil
@@ -191,6 +192,81 @@ async def test_a_crash_while_the_databases_are_exchanged_loses_nothing(tmp_path:
         path.with_name(path.name + ".corrupt").exists()
         and not path.with_name(path.name + ".salvaged").exists()
     )
+
+
+def overwrite_leaves_of(path: Path, *marks: str) -> None:
+    """Every leaf of a table on which one of these texts stands."""
+    raw = path.read_bytes()
+    for mark in marks:
+        holders = [n for n in range(len(raw) // PAGE) if mark.encode() in raw[n * PAGE :][:PAGE]]
+        leaves = [n for n in holders if raw[n * PAGE] == 0x0A]
+        assert leaves, mark
+        for page in leaves:
+            overwrite(path, page)
+
+
+async def test_what_stands_between_two_damaged_pages_is_kept(tmp_path: Path) -> None:
+    keys = [hashlib.sha256(b"%d" % n).hexdigest() for n in range(400)]
+
+    def more(connection: sqlite3.Connection) -> None:
+        def insert(table: str, marks: str, *values: Any) -> None:
+            connection.execute(f"INSERT INTO {table} VALUES ({marks})", values)
+
+        for n, key in enumerate(keys):
+            letter = "?, ?, 0, 't', 'ann', 'x', '', '', '{}', ?, 'sent', 0, 0, 0, NULL, NULL, 0"
+            insert("deliveries", letter, f"t_{key}.0", n, f"letter {n}.")
+            insert("dedupe", "?, NULL, NULL, ?, ?", f"web\x1fann\x1f{key}", f'{{"claim": {n}}}', n)
+            note = "?, 'a', 'a', '', '', '', '', ?, '', 0, ?, NULL, 0"
+            insert("timers", note, key, f"note {n}. {'x' * 90}", n)
+            insert("users", "?, ?, ?, 0", f"u{key[:30]}", f"role {n}. {'x' * 90}", f"hash {n}")
+
+    async with open_database(tmp_path) as database:
+        storage = SQLiteStorage(database)
+        await storage.save(make_session())
+        log = [Entry(f"t{n}", 0, {"role": "user", "content": f"#{n}# {'x' * 300}"}) for n in range(800)]
+        await storage.append("ses_1", log)
+        await database.write(more)
+    path = tmp_path / "miniclaw.db"
+    overwrite_leaves_of(path, "#61#", "#741#")
+    order = sorted(range(400), key=keys.__getitem__)
+    for n in (order[90], order[310]):
+        overwrite_leaves_of(path, f"letter {n}.", f'"claim": {n}}}', f"note {n}.", f"role {n}.")
+    tables = ("entries", "deliveries", "dedupe", "timers", "users")
+    async with open_database(tmp_path) as database:
+        left = {table: database.read(f"SELECT COUNT(*) FROM {table}")[0][0] for table in tables}
+    assert left["entries"] >= 760 and min(left.values()) >= 300, left
+
+
+async def test_a_message_whose_turn_is_lost_can_come_again_and_a_session_half_deleted_does_not_come_back(
+    tmp_path: Path,
+) -> None:
+    path = await fill(tmp_path)
+    with closing(sqlite3.connect(path)) as connection:
+        turn = "INSERT INTO turns VALUES (?, ?, ?, 'ann', 'web', '{}', 'finished', 0, 0, 0, 0, 0, '{}')"
+        connection.executemany(turn, [(1, "turn_1", "ses_01"), (2, "turn_2", "ses_gone")])
+        claims = [("k1", "turn_1", "ses_01"), ("lost", "turn_9", "ses_01"), ("gone", "turn_2", "ses_gone")]
+        connection.executemany("INSERT INTO dedupe VALUES (?, ?, ?, NULL, 0)", claims)
+        connection.execute("INSERT INTO meta VALUES ('deleted ses_gone', 'ann')")
+        connection.commit()
+    overwrite_leaves_of(path, "30 xxx")
+    async with open_database(tmp_path) as database:
+        assert database.read("SELECT key FROM dedupe ORDER BY key") == [("gone",), ("k1",)]
+        assert await SQLiteStorage(database).load("ses_gone") is None
+        assert await SQLiteStorage(database).unfinished_deletes() == {"ses_gone": "ann"}
+        assert database.read("SELECT turn_id FROM turns") == [("turn_1",), ("turn_2",)]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(31, 1), (31, 64), (30, 255), (60, 255), (63, 0)],
+    ids=["fewer pages", "other pages", "more pages", "a version below none", "no version"],
+)
+async def test_a_damaged_number_in_the_head_costs_nothing(tmp_path: Path, place: int, value: int) -> None:
+    path = await fill(tmp_path)
+    raw = bytearray(path.read_bytes())
+    raw[place] = value
+    path.write_bytes(raw)
+    assert len(await kept(tmp_path)) == SESSIONS
 
 
 # --- the write-ahead log ----------------------------------------------------------------------------------
