@@ -247,16 +247,7 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, table: str) ->
 
 
 class _Walk:
-    """Rows in the order of their keys, from both ends, and between the pages that cannot be read.
-
-    Args:
-        source: the damaged database.
-        select: the query up to its last condition.
-        values: for its marks.
-        key: the columns of the primary key.
-        column: the one of them whose range is halved where there is damage.
-        info: the rows of `table_info` that belong to the columns of `select`.
-    """
+    """Rows of `select` by their `key`, from both ends and, halving the range of `column`, between damaged pages."""
 
     def __init__(
         self,

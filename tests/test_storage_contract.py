@@ -370,6 +370,30 @@ async def test_ids_that_are_no_file_names_are_kept_apart(backend: Backend) -> No
     assert left == sorted(IDS[1::2])
 
 
+async def test_what_is_done_to_an_entry_afterwards_does_not_change_what_is_stored(
+    storage: SessionStorage,
+) -> None:
+    await storage.save(make_session())
+    mine = entry("t1", content="said")
+    await storage.append("ses_1", [mine])
+    for _ in range(2):
+        session = await storage.load("ses_1")
+        assert session is not None and session.messages[0].message["content"] == "said"
+        mine.message["content"] = session.messages[0].message["content"] = "changed"
+
+
+async def test_an_entry_that_cannot_be_stored_is_refused_with_those_beside_it(
+    storage: SessionStorage,
+) -> None:
+    await storage.save(make_session())
+    for bad in (entry("t1", 2**63), Entry("t1", 1, {"role": "user", "content": object()})):
+        with pytest.raises(StorageError, match="cannot be stored"):
+            await storage.append("ses_1", [entry("t1"), bad])
+    await storage.append("ses_1", [entry("t2", at=float("nan"))])
+    assert turns_of(await storage.load("ses_1")) == ["t2"]
+    assert turns_of(await storage.load("ses_1", last=10**20, before=10**20)) == ["t2"]
+
+
 # --- all back ends agree ----------------------------------------------------------------------------------
 
 SESSION_IDS = st.sampled_from(["a", "A", "a/b", "会", "x" * 130])
@@ -629,10 +653,32 @@ async def test_a_truncated_session_file_is_set_aside_and_its_log_and_the_others_
     assert await storage.load("ses_1") is None
     assert the_file(tmp_path, ".json.corrupt").read_bytes() == rest
     assert "set aside" in caplog.text
-    assert len(log_of(tmp_path).read_bytes().splitlines()) == 3
+    assert len(the_file(tmp_path, "ses_1.jsonl.corrupt").read_bytes().splitlines()) == 3
     await check_other(storage)
+    await storage.save(make_session("ses_1", user_id="bob"))
+    assert turns_of(await storage.load("ses_1")) == [], "nobody knows whether that is bob's"
+    await storage.append("ses_1", [entry("t1")])
+    meta.write_bytes(b"{again")
+    with pytest.raises(StorageError):
+        await FileStorage(tmp_path).append("ses_1", [entry("t2")])
+    assert the_file(tmp_path, ".json.corrupt").read_bytes() == rest
+    assert the_file(tmp_path, ".json.corrupt.1").read_bytes() == b"{again"
     await storage.save(make_session("ses_1"))
-    assert turns_of(await storage.load("ses_1")) == ["t0", "t1", "t2"]
+    (tmp_path / "s-ses_1.jsonl.tmp").write_bytes(b"left by a crash")
+    assert await storage.delete("ses_1")
+    assert not list(tmp_path.glob("s-ses_1*"))
+
+
+async def test_a_file_that_is_another_sessions_is_set_aside_and_a_repeated_last_line_is_shown_once(
+    tmp_path: Path,
+) -> None:
+    await filled(tmp_path)
+    lines = log_of(tmp_path).read_bytes().splitlines(keepends=True)
+    log_of(tmp_path).write_bytes(b"".join([*lines, lines[-1]]))
+    assert turns_of(await FileStorage(tmp_path).load("ses_1", last=3)) == ["t0", "t1", "t2"]
+    shutil.copy(the_file(tmp_path, "other_2.json"), the_file(tmp_path, "ses_1.json"))
+    assert await FileStorage(tmp_path).load("ses_1") is None
+    assert [session.session_id for session in await FileStorage(tmp_path).list()] == ["other_2"]
 
 
 async def test_fields_of_a_later_version_are_ignored(tmp_path: Path) -> None:

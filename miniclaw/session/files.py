@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
+import itertools
 import logging
 import os
 import threading
@@ -14,8 +14,9 @@ from typing import Final, TypeVar
 from pydantic_core import from_json
 
 from miniclaw.errors import StorageError, StorageUnavailable
+from miniclaw.gateway.protocol import encode_json
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.storage import Fence, Forget, Holds, SessionStorage, is_used, page_of
+from miniclaw.session.storage import Fence, Forget, Holds, SessionStorage, encode_entry, is_used, page_of
 
 __all__ = ["FileStorage"]
 
@@ -114,13 +115,13 @@ class FileStorage(SessionStorage):
         for entry in entries:
             if (entry.turn_id, entry.step) not in keys:
                 fresh.setdefault((entry.turn_id, entry.step), entry)
-        lines: list[str] = []
+        lines: list[bytes] = []
         for place, entry in enumerate(fresh.values(), position):
-            body = {"turn_id": entry.turn_id, "step": entry.step, "position": place, **entry.body()}
-            lines.append(json.dumps(body, ensure_ascii=False) + "\n")
+            head = {"turn_id": entry.turn_id, "step": entry.step, "position": place}
+            lines.append(encode_json(head)[:-1] + b"," + encode_entry(entry)[1:] + b"\n")
         try:
             with self._path(session_id, ".jsonl").open("ab") as log:
-                log.write("".join(lines).encode("utf-8", "replace"))
+                log.write(b"".join(lines))
         except OSError:
             del self._keys[session_id]  # a part may be written: the next one reads the log again
             raise
@@ -131,22 +132,31 @@ class FileStorage(SessionStorage):
 
     def _delete(self, session_id: str) -> bool:
         self._keys.pop(session_id, None)
-        existed = self._path(session_id, ".json").exists()
-        # The log first: what a crash leaves is a session that is still listed, and can be deleted again.
-        for suffix in (".jsonl", ".jsonl.corrupt", ".json.corrupt", ".json"):
-            self._path(session_id, suffix).unlink(missing_ok=True)
+        path = self._path(session_id, ".json")
+        existed = path.exists()
+        # The session itself last: what a crash leaves is still listed, and can be deleted again.
+        for file in sorted(path.parent.glob(f"{path.name}*"), reverse=True):
+            file.unlink()
         return existed
 
-    @staticmethod
-    def _read_meta(path: Path) -> Session | None:
+    def _read_meta(self, path: Path) -> Session | None:
         try:
-            return Session.model_validate_json(path.read_bytes())
+            session = Session.model_validate_json(path.read_bytes())
+            if self._path(session.session_id, ".json") != path:
+                raise ValueError("it is another session's")
+            return session
         except FileNotFoundError:
             return None
         except ValueError:
-            aside = path.with_name(path.name + ".corrupt")
-            path.replace(aside)
-            logger.error("%s cannot be read; it was set aside as %s", path, aside)
+            log = path.with_suffix(".jsonl")  # whose it is stood in the damaged file, so nobody gets it
+            endings = (f".corrupt{f'.{n}' if n else ''}" for n in itertools.count())
+            ending = next(end for end in endings if not any(Path(f"{p}{end}").exists() for p in (path, log)))
+            for old in (log, path):
+                if old.exists():
+                    old.replace(f"{old}{ending}")
+            self._keys.clear()
+            self._next.clear()
+            logger.error("%s cannot be read; it was set aside with its log as `%s`", path, ending)
             return None
 
     def _read_log(self, session_id: str) -> list[Entry]:
@@ -193,11 +203,13 @@ class FileStorage(SessionStorage):
 
 
 def _read_tail(path: Path, last: int, before: int | None) -> list[Entry] | None:
-    """A page read from the end of the log; `None` where a line is bad or half, which the whole log shows."""
+    """A page read from the end of the log; `None` where a line is bad, which the whole log shows."""
     found: list[Entry] = []
     try:
         for line in _lines_from_end(path):
             entry = _read_line(line, None)
+            if found and entry.position >= found[-1].position:
+                return None  # a line that repeats another
             if before is None or entry.position < before:
                 found.append(entry)
             if len(found) >= last:

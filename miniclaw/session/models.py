@@ -53,7 +53,7 @@ class Entry:
         Raises:
             ValueError, KeyError, TypeError: it is damaged.
         """
-        message, at, meta = body["message"], body.get("at", 0.0), body.get("meta")
+        message, at, meta = body["message"], body.get("at") or 0.0, body.get("meta")
         sound = isinstance(message["role"], str) and isinstance(message.get("content"), str | list | None)
         if not (sound and isinstance(message.get("tool_calls"), list | None)):
             raise TypeError("no message of a conversation")

@@ -14,7 +14,7 @@ from miniclaw.db import Database
 from miniclaw.errors import StaleFence, StorageError
 from miniclaw.gateway.protocol import encode_json
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.storage import Forget, Holds, SessionStorage
+from miniclaw.session.storage import Forget, Holds, SessionStorage, encode_entry
 
 __all__ = ["SQLiteStorage", "append_entries", "check_fence", "insert_session", "read_metadata"]
 
@@ -76,7 +76,7 @@ def append_entries(connection: sqlite3.Connection, session_id: str, entries: Seq
     ).fetchone()
     position = 0 if row[0] is None else row[0] + 1
     for entry in entries:
-        body = encode_json(entry.body()).decode()
+        body = encode_entry(entry).decode()
         cursor = connection.execute(
             "INSERT INTO entries VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (session_id, position, entry.turn_id, entry.step, body),
@@ -108,7 +108,10 @@ class SQLiteStorage(SessionStorage):
         )
         parameters: tuple[Any, ...] = (session_id, end)
         if last is not None:  # of those that are there: damage may have left a gap
-            query, parameters = f"SELECT * FROM ({query} DESC LIMIT ?) ORDER BY position", (*parameters, last)
+            query, parameters = (
+                f"SELECT * FROM ({query} DESC LIMIT ?) ORDER BY position",
+                (*parameters, min(last, end)),
+            )
         few = min(end, end if last is None else last) <= SMALL_READ
         parse = partial(_entries, session_id)
         if few:

@@ -9,7 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
+from pydantic_core import from_json
+
 from miniclaw.errors import StaleFence, StorageError
+from miniclaw.gateway.protocol import encode_json
 from miniclaw.session.models import Entry, Session
 
 __all__ = ["Fence", "FinishesDeletes", "Forget", "Holds", "InMemoryStorage", "SessionStorage", "page_of"]
@@ -102,6 +105,20 @@ def is_used(session: Session, since: float | None) -> bool:
     return since is not None and session.updated_at >= since
 
 
+def encode_entry(entry: Entry) -> bytes:
+    """The body of an entry as JSON.
+
+    Raises:
+        StorageError: it cannot be stored.
+    """
+    try:
+        if not -(2**63) <= entry.step < 2**63:
+            raise ValueError("its step is beyond 64 bits")
+        return encode_json(entry.body())
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StorageError(f"An entry of turn `{entry.turn_id}` cannot be stored: {error}.") from error
+
+
 def page_of(entries: list[Entry], last: int | None, before: int | None) -> list[Entry]:
     """The last `last` of the entries at positions below `before`."""
     if before is not None:
@@ -119,7 +136,7 @@ class InMemoryStorage(SessionStorage):
 
     def __init__(self) -> None:
         self._sessions: dict[str, Session] = {}
-        self._logs: dict[str, list[Entry]] = {}
+        self._logs: dict[str, list[tuple[str, int, bytes]]] = {}
         self._keys: dict[str, set[tuple[str, int]]] = {}
         self._fence = Fence()
 
@@ -130,7 +147,13 @@ class InMemoryStorage(SessionStorage):
         if session is None:
             return None
         copy = _without_log(session)
-        copy.messages = page_of(self._logs[session_id], last, before).copy()
+        log = self._logs[session_id]
+        end = len(log) if before is None else max(0, min(before, len(log)))
+        start = 0 if last is None else max(0, end - last)
+        copy.messages = [
+            Entry.from_body(turn_id, step, place, from_json(body))
+            for place, (turn_id, step, body) in enumerate(log[start:end], start)
+        ]
         return copy
 
     async def save(self, session: Session, *, fence: int | None = None) -> None:
@@ -144,12 +167,12 @@ class InMemoryStorage(SessionStorage):
         log = self._logs.get(session_id)
         if log is None:
             raise StorageError(f"There is no session `{session_id}`.")
-        for entry in entries:
+        for entry, body in zip(entries, [encode_entry(entry) for entry in entries], strict=True):
             key = (entry.turn_id, entry.step)
             if key not in self._keys[session_id]:
                 self._keys[session_id].add(key)
                 entry.position = len(log)
-                log.append(entry)
+                log.append((*key, body))
 
     async def delete(
         self,
