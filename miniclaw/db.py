@@ -75,6 +75,10 @@ class Database:
             if isinstance(error, StorageError):
                 raise
             way = "put a backup in its place, or move it away to begin anew"
+            parent = Path(self._path).parent
+            if type(error) is not sqlite3.DatabaseError and parent.exists():
+                if shutil.disk_usage(parent).free < FULL_DISK_BYTES:
+                    way = "its disk is full: make room"
             raise StorageError(f"`{self._path}` cannot be opened: {error}; {way}.") from error
 
     async def close(self) -> None:

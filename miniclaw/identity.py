@@ -98,14 +98,22 @@ class Identities:
         statement = "INSERT INTO users VALUES (?, 'user', NULL, ?) ON CONFLICT DO NOTHING"
         await self._db.write(lambda c: c.execute(statement, (user_id, self._clock())).rowcount)
 
-    async def add(self, user_id: str) -> str:
-        """Make a user and return the token, which is not kept in the clear.
+    async def add(self, user_id: str, *, again: bool = False) -> str:
+        """Make a user and return the token, which is not kept in the clear; `again` one that was removed.
 
         Raises:
             ConfigError: the id does not have the form of one, or is taken.
         """
         if self.exists(user_id):
             raise ConfigError(f"There is a user `{user_id}` already; `users token` gives a new token.")
+        left = " OR ".join(
+            f"EXISTS (SELECT 1 FROM {t} WHERE user_id = ?1)" for t in ("sessions", "turns", "usage")
+        )
+        if not again and self._db.read(f"SELECT 1 WHERE {left}", (user_id,)):
+            raise ConfigError(
+                f"What a former user `{user_id}` wrote is still there, and the new one would see it; choose "
+                f"another name, or `users add {user_id} --again` for the same person."
+            )
         await self.ensure(user_id)
         return await self.new_token(user_id)
 

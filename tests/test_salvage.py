@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import logging
 import os
@@ -353,3 +354,18 @@ async def test_a_log_that_was_begun_anew_over_an_older_one_is_no_damage(tmp_path
     assert behind_damage(tmp_path / "miniclaw.db") is None
     async with open_database(tmp_path) as database:
         assert len(await SQLiteStorage(database).list()) == SESSIONS
+
+
+async def test_a_start_on_a_full_disk_says_to_make_room_and_not_to_throw_the_database_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = await fill(tmp_path)
+    cut(path, 0.9)
+
+    def full(*names: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("miniclaw.db.FULL_DISK_BYTES", 1 << 62)
+    monkeypatch.setattr(os, "link", full)
+    with pytest.raises(StorageError, match="make room"):
+        await kept(tmp_path)

@@ -49,6 +49,9 @@ async def test_users_are_added_listed_linked_and_removed_through_the_running_gat
         async with raw_client(server.gateway_port, again) as alice:
             assert len((await alice.command("sessions"))["sessions"]) == 1, "a new token, the same user"
         assert "alice" not in run(tmp_path, "remove", "alice").stdout
+        assert "wrote is still there" in run(tmp_path, "add", "alice").stderr
+        assert "token: " in run(tmp_path, "add", "alice", "--again").stdout
+        run(tmp_path, "remove", "alice")
         with pytest.raises(InvalidStatus):
             async with raw_client(server.gateway_port, again):
                 pass

@@ -26,6 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_common(action, nested=True)
         if name != "list":
             action.add_argument("user_id", help="a-z first, then a-z, 0-9, _ and -, 32 at most")
+        if name == "add":
+            action.add_argument(
+                "--again", action="store_true", help="one that was removed and whose data are there"
+            )
         if name == "pair":
             action.add_argument("person", metavar="code", help="as it was shown in the chat")
         if name == "link":
@@ -38,6 +42,6 @@ def run(args: argparse.Namespace) -> int:
     """Carry the action out and print what came of it."""
     from miniclaw.cli.command import run_command
 
-    names = ("action", "user_id", "channel", "account", "person")
-    given = {name: getattr(args, name) for name in names if getattr(args, name, None) is not None}
+    names = ("action", "user_id", "channel", "account", "person", "again")
+    given = {name: getattr(args, name) for name in names if getattr(args, name, None)}
     return run_command(args, "users", given)

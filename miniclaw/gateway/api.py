@@ -167,12 +167,13 @@ class Api:
     async def messages(self, request: web.Request) -> web.Response:
         """A page of a session's log; with `html=1` rendered too, which costs a thread and not the loop."""
         html = request.query.get("html") == "1"
+        limit = _number(request, "limit", 50)
         page = await message_page(
             self._c.sessions,
             request.match_info["id"],
             user_of(request),
             before=_number(request, "before", None),
-            limit=min(_number(request, "limit", 50) or 50, MAX_HTML_PAGE if html else MAX_PAGE),
+            limit=min(50 if limit is None else limit, MAX_HTML_PAGE if html else MAX_PAGE),
         )
         if html:
             await asyncio.to_thread(_render, page["messages"])
@@ -287,6 +288,6 @@ def _number(request: web.Request, name: str, default: int | None) -> int | None:
     text = request.query.get(name)
     if text is None:
         return default
-    if not text.isdigit() or len(text) > 15:
+    if not (text.isascii() and text.isdigit()) or len(text) > 15:
         raise ProtocolError("bad_arguments", f"`{name}` must be a number from 0 on.")
     return int(text)

@@ -137,6 +137,7 @@ class Users(Args):
     """What an admin does with users; `person` and its place are for `link`, a code as `person` for `pair`."""
 
     action: Literal["list", "add", "token", "link", "pair", "remove"] = "list"
+    again: bool = False
     user_id: str = Field(default="", max_length=64)
     channel: str = Field(default="", max_length=64)
     account: str = Field(default="", max_length=200)

@@ -247,7 +247,7 @@ class Commands:
         try:
             match args.action:
                 case "add":
-                    told = {"user_id": user_id, "token": await identities.add(user_id)}
+                    told = {"user_id": user_id, "token": await identities.add(user_id, again=args.again)}
                 case "token":
                     told = {"user_id": user_id, "token": await identities.new_token(user_id)}
                 case "link":
