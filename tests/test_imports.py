@@ -242,6 +242,7 @@ TOTALS: dict[str, tuple[int, str]] = {
     ),
     "all": (
         40_000,
+        39_100,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, and what an operator"
         " needs for months; the nearest peer has 109,000",

@@ -66,6 +66,15 @@ async def test_a_session_is_titled_by_its_first_line_renamed_found_forked_export
                 "echo: something else",
             ]
             _, old = await call(http, "GET", f"{base}/{session_id}/messages")
+            for limit, status, count in (
+                ("0", 200, 0),
+                ("1", 200, 1),
+                ("²", 400, 0),
+                ("٣", 400, 0),
+                ("-1", 400, 0),
+            ):
+                code, page = await call(http, "GET", f"{base}/{session_id}/messages?limit={limit}")
+                assert (code, len(page.get("messages", []))) == (status, count), limit
             assert len(old["messages"]) == 4, "the forked session is as it was"
 
             _, exported = await call(http, "GET", f"{base}/{session_id}/export?format=json")

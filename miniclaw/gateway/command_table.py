@@ -134,7 +134,10 @@ class Mcp(Args):
 
 
 class Users(Args):
-    """What an admin does with users; `person` and its place are for `link`, a code as `person` for `pair`."""
+    """What an admin does with users; `person` and its place are for `link`, a code as `person` for `pair`.
+
+    `again` adds one that was removed and whose data are still there.
+    """
 
     action: Literal["list", "add", "token", "link", "pair", "remove"] = "list"
     again: bool = False
