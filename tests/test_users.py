@@ -49,9 +49,6 @@ async def test_users_are_added_listed_linked_and_removed_through_the_running_gat
         async with raw_client(server.gateway_port, again) as alice:
             assert len((await alice.command("sessions"))["sessions"]) == 1, "a new token, the same user"
         assert "alice" not in run(tmp_path, "remove", "alice").stdout
-        assert "wrote is still there" in run(tmp_path, "add", "alice").stderr
-        assert "token: " in run(tmp_path, "add", "alice", "--again").stdout
-        run(tmp_path, "remove", "alice")
         with pytest.raises(InvalidStatus):
             async with raw_client(server.gateway_port, again):
                 pass
@@ -84,6 +81,19 @@ async def test_a_linked_person_of_a_platform_is_that_user(tmp_path: Path) -> Non
         found = await claw._db.write(lambda c: claw.identities.user_for(c, "slack", "T1", "U1"))
         stranger = await claw._db.write(lambda c: claw.identities.user_for(c, "slack", "T1", "U2"))
         assert found == "alice" and stranger.startswith("u_")
+
+
+async def test_a_removed_users_name_is_given_again_only_when_it_is_meant(tmp_path: Path) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        assert claw.gateway is not None
+        async with raw_client(claw.gateway.port or 0) as owner:
+            bob = {"action": "add", "user_id": "bob"}
+            token = (await owner.command("users", bob))["token"]
+            async with raw_client(claw.gateway.port or 0, token) as client:
+                await client.command("new")
+            await owner.command("users", {"action": "remove", "user_id": "bob"})
+            assert "users add bob --again" in (await owner.command("users", bob))["message"]
+            assert (await owner.command("users", {**bob, "again": True}))["token"]
 
 
 @pytest.mark.parametrize("action", ["token", "remove"])
