@@ -391,19 +391,19 @@ async def test_a_session_that_is_used_while_others_expire_stays(
     class Outside:
         async def forget(self, session_id: str, scope: str) -> None:
             (left,) = await storage.list()
-            back = await manager.get(left.session_id)
+            back = await sessions.get(left.session_id)
             assert back is not None
-            await manager.update(back, title="I am back")
+            await sessions.update(back, title="I am back")
 
         async def scrub(self) -> None:
             pass
 
-    manager = SessionManager(storage, clock=clock, ttl={"web": 60.0}, outside=Outside())
+    sessions = SessionManager(storage, clock=clock, ttl={"web": 60.0}, outside=Outside())
     for _ in range(2):
-        await manager.get_or_create("ann", "web")
+        await sessions.get_or_create("ann", "web")
     clock.advance(61)
-    assert await manager.cleanup_expired(lambda session_id: False) == 1
-    assert [session.title for session in await manager.list()] == ["I am back"]
+    assert await sessions.cleanup_expired(lambda session_id: False) == 1
+    assert [session.title for session in await sessions.list()] == ["I am back"]
 
 
 # --- lists for people -------------------------------------------------------------------------------------

@@ -132,6 +132,13 @@ def _without_log(session: Session) -> Session:
     return Session.model_validate(session.model_dump())
 
 
+def _entries(rows: Sequence[tuple[str, int, bytes]], start: int) -> list[Entry]:
+    return [
+        Entry.from_body(turn_id, step, place, from_json(body))
+        for place, (turn_id, step, body) in enumerate(rows, start)
+    ]
+
+
 class InMemoryStorage(SessionStorage):
     """Sessions that live as long as the process; for tests and embedding."""
 
@@ -151,10 +158,11 @@ class InMemoryStorage(SessionStorage):
         log = self._logs[session_id]
         end = len(log) if before is None else max(0, min(before, len(log)))
         start = 0 if last is None else max(0, end - last)
-        for place, (turn_id, step, body) in enumerate(log[start:end], start):
-            copy.messages.append(Entry.from_body(turn_id, step, place, from_json(body)))
-            if place % 200 == 199:  # a long log must not keep everybody else waiting
-                await asyncio.sleep(0)
+        rows = log[start:end]
+        # A long log must not keep everybody else waiting.
+        copy.messages = (
+            await asyncio.to_thread(_entries, rows, start) if len(rows) > 200 else _entries(rows, start)
+        )
         return copy
 
     async def save(self, session: Session, *, fence: int | None = None) -> None:
