@@ -6,7 +6,7 @@ RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 export MINICLAW_PROJECT := $(CURDIR)
 
-.PHONY: help run test check course format docs bench chaos peers conformance clean
+.PHONY: help run test check course format docs bench chaos soak peers conformance clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/'
@@ -53,6 +53,9 @@ bench: $(DEV_STAMP) ## measure everything and write bench/RESULTS.md; ARGS="turn
 chaos: $(DEV_STAMP) ## 200 conversations through ten kills, and 20 through fifty
 	$(BIN)/python scripts/chaos.py --sessions 200 --messages 5 --kills 10 $(ARGS)
 	$(BIN)/python scripts/chaos.py --sessions 20 --messages 40 --kills 50 $(ARGS)
+
+soak: $(DEV_STAMP) ## 50 people for 20 minutes with kills: memory, descriptors, answers; ARGS="--minutes 2" for less
+	$(BIN)/python scripts/soak.py $(ARGS)
 
 peers: ## let the platforms' own SDKs judge what we sign, encrypt and serve
 	test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers

@@ -13,7 +13,7 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
-from tests.support.claw import ServerProcess
+from tests.support.claw import TOKEN, ServerProcess
 from tests.support.client import RawClient, raw_client
 from tests.support.model import FakeModel, Message, Reply, last_user
 
@@ -93,14 +93,14 @@ async def _talk(server: ServerProcess, number: int, messages: int, report: Repor
     session_id: str | None = None
     for turn in range(messages):
         text = f"session {number} message {turn}"
-        receipt = await _until_answered(
-            server, partial(_send, msg_id=f"{number}-{turn}", text=text, session_id=session_id)
+        receipt = await until_answered(
+            server, partial(send_until_stored, msg_id=f"{number}-{turn}", text=text, session_id=session_id)
         )
         session_id, turn_id = receipt["session_id"], receipt["turn_id"]
-        end = await _until_answered(server, partial(_answer, session_id=session_id, turn_id=turn_id))
+        end = await until_answered(server, partial(answer_of, session_id=session_id, turn_id=turn_id))
         if end["data"].get("text") != f"answer to {text}":
             report.wrong.append(f"{text}: got {end['name']} {end['data']}")
-    page = await _until_answered(
+    page = await until_answered(
         server, lambda c: c.command("history", {"session_id": session_id, "limit": 200})
     )
     spoken = [
@@ -116,17 +116,20 @@ async def _talk(server: ServerProcess, number: int, messages: int, report: Repor
         report.wrong.append(f"session {number}: the log holds {spoken}")
 
 
-async def _until_answered(server: ServerProcess, step: Callable[[RawClient], Any]) -> Any:
+async def until_answered(
+    server: ServerProcess, step: Callable[[RawClient], Any], *, token: str = TOKEN
+) -> Any:
     """Repeat a step on new connections until it comes through."""
     while True:
         try:
-            async with raw_client(server.gateway_port) as client:
+            async with raw_client(server.gateway_port, token) as client:
                 return await step(client)
         except (OSError, ConnectionClosed, InvalidHandshake, TimeoutError):
             await asyncio.sleep(0.05)
 
 
-async def _send(client: RawClient, msg_id: str, text: str, session_id: str | None) -> Any:
+async def send_until_stored(client: RawClient, msg_id: str, text: str, session_id: str | None) -> Any:
+    """Send a text under its id; what was not accepted is to be sent again."""
     payload = {"text": text, **({"session_id": session_id} if session_id else {})}
     receipt = await client.receipt(await client.send("text", payload, msg_id=msg_id))
     if receipt.get("name") != "message.accepted":
@@ -134,7 +137,8 @@ async def _send(client: RawClient, msg_id: str, text: str, session_id: str | Non
     return receipt
 
 
-async def _answer(client: RawClient, session_id: str, turn_id: str) -> Any:
+async def answer_of(client: RawClient, session_id: str, turn_id: str) -> Any:
+    """The end of a turn that may be over."""
     await client.command("resume", {"session_id": session_id, "turn_id": turn_id})
     for frame in client.frames:
         payload = frame["payload"]

@@ -77,6 +77,12 @@ class ServerProcess:
         ports = json.loads((self._data_dir / "run" / "gateway.json").read_text(encoding="utf-8"))
         self.gateway_port, self.web_port = ports["gateway_port"], ports["web_port"]
 
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now."""
+        assert self._process is not None
+        return self._process.pid
+
     async def kill(self) -> None:
         """`kill -9`."""
         await self._end(signal.SIGKILL)
