@@ -24,6 +24,11 @@ def said(message: str, **fields: Any) -> dict[str, Any]:
     return {"error": {"message": message, **fields}}
 
 
+def upstream(raw: str) -> dict[str, Any]:
+    """What OpenRouter says of a provider's refusal."""
+    return said("Provider returned error", code=400, metadata={"raw": raw, "provider_name": "X"})
+
+
 @pytest.mark.parametrize(
     ("status", "body", "limit", "sent"),
     [
@@ -52,6 +57,20 @@ def said(message: str, **fields: Any) -> dict[str, Any]:
         (400, said("Your input exceeds the context window of this model.", code="context_length_exceeded"), None, None),
         (400, said("context window exceeds limit (2013)"), None, None),
         (400, said("Input is too long for requested model."), None, None),
+        (400, upstream('{"error": {"message": "maximum context length is 8192 tokens. However, you requested 9000"}}'), 8192, 9000),
+        (400, {"code": 20015, "message": "length of prompt_tokens (41025) must be less than max_seq_len (32768)."}, 32_768, 41_025),
+        (400, said("input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000, decrease"), 200_000, 210_000),
+        (400, said("Prompt exceeds max length"), None, None),
+        (400, said("tokens + max_new_tokens must be <= 4097"), 4097, None),
+        (400, said("prompt tokens too many: 9000 > 8192"), 8192, 9000),
+        (400, said("too many tokens: size limit exceeded by 100 tokens. The limit for this model is 128000 tokens."), 128_000, None),
+        (400, said("Total length of messages exceeds 30720"), 30_720, None),
+        (400, said("The sum of prompt tokens and max_tokens exceeds 32768"), 32_768, None),
+        (400, said("ContextWindowExceededError"), None, None),
+        (400, said("Unable to complete request: prompt of 9000 tokens, context 8192. context shift is disabled"), 8192, 9000),
+        (400, said("input_tokens (9000) + max_tokens (1000) > max_model_len (8192)"), 8192, 10_000),
+        (400, said("<400> InternalError.Algo.InvalidParameter: Range of input length should be [1, 98304]"), 98_304, None),
+        (400, said("maximum context length of gpt-3.5-turbo-0125 is 8192 tokens; you requested 9000 (8000 + max_tokens=1000)"), 8192, 9000),
         (400, said("Prompt 超长", code="1261"), None, None),
         (400, said("This model's maximum context length is 128,000 tokens, however you requested 130,001 tokens"), 128_000, 130_001),
         (400, said("the request exceeds the available context size. try increasing the context size"), None, None),
@@ -79,6 +98,17 @@ def test_an_overflow_is_known_with_the_limit_that_it_names(
         (429, said("Your account balance", type="exceeded_current_quota_error"), "quota", "model_quota"),
         (429, said("You exceeded your current quota", status="RESOURCE_EXHAUSTED"), "rate_limited", "model_rate_limited"),
         (200, said("slow", type="rate_limit_error"), "rate_limited", "model_rate_limited"),
+        (200, {"base_resp": {"status_code": 1002, "status_msg": "slow"}}, "rate_limited", "model_rate_limited"),
+        (200, {"base_resp": {"status_code": 1004, "status_msg": "no"}}, "auth", "model_auth"),
+        (200, {"base_resp": {"status_code": 1008, "status_msg": "no"}}, "quota", "model_quota"),
+        (400, said("no", code="1002"), "auth", "model_auth"),
+        (400, said("temperature: Input should be less than or equal to 2"), "refused", "model_error"),
+        (400, said("Invalid 'messages[2].tool_calls[0].id': string too long. Expected a string with maximum length 40"), "refused", "model_error"),
+        (400, said("Invalid 'tools': array too long. Expected an array with maximum length 128"), "refused", "model_error"),
+        (400, said("max_tokens must be less than or equal to 4096"), "refused", "model_error"),
+        (200, said("Open api qps request limit reached"), "stream_error", "model_error"),
+        (400, said("Too many system messages"), "refused", "model_error"),
+        (400, said("Daily token limit exceeded: 100000 tokens per day"), "refused", "model_error"),
         (429, said("Rate limit: Limit 30000, Used 29000, Requested 2000 tokens per min"), "rate_limited", "model_rate_limited"),
         (404, said("no", code="DeploymentNotFound"), "model_not_found", "model_not_found"),
         (400, said("x is not a valid model ID"), "model_not_found", "model_not_found"),
@@ -119,6 +149,13 @@ def test_a_refusal_has_its_kind(status: int, body: object, kind: str, code: str)
         ({"detail": []}, "", "", ""),
         ("plain", "plain", "", ""),
         ("<html>", "", "", ""),
+        ({"code": 400, "msg": "m"}, "m", "400", ""),
+        ({"error_code": 18, "error_msg": "m"}, "m", "18", ""),
+        ({"base_resp": {"status_code": 1008, "status_msg": "m"}}, "m", "minimax-1008", ""),
+        (upstream('{"error": {"message": "m", "param": "p"}}'), "m", "400", "p"),
+        (upstream("m"), "m", "400", ""),
+        (upstream(""), "Provider returned error", "400", ""),
+        (upstream("[" * 100_000), "[" * 2_000, "400", ""),
         ([], "", "", ""),
         (None, "", "", ""),
         (7, "", "", ""),
@@ -154,6 +191,7 @@ def test_whatever_a_server_says_it_is_an_error_with_a_sentence(body: object, sta
         ({"retry-after": "2m"}, 120.0),
         ({"retry-after": "60, 60"}, 60.0),
         ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "9" * 20}, 1e15),
         ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1.1.1s"}, None),
     ],
 )

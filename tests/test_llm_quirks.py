@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 
+from miniclaw.agent.adapt import fit_messages
+from miniclaw.agent.quirks import Quirks
+from miniclaw.agent.report import read_report
 from tests.support.play import play
 from tests.support.replay import Body, Case, chunk, event, response_item, text_stream
 
@@ -135,6 +138,38 @@ TOOL_STREAMS: dict[str, tuple[list[Any], list[tuple[str, Any]]]] = {
         [("get_weather", {"city": "Pa\nris"})],
     ),
     "tool_calls null": ([chunk({"content": "Hi", "tool_calls": None}), chunk(finish="tool_calls"), DONE], []),
+    **{
+        f"the name {name!r}": ([calls(part(ARGS, name, id="a", index=0)), DONE], WEATHER)
+        for name in (
+            *(
+                "functions.get_weather",
+                "functions.get_weather:0",
+                " get_weather\n",
+                "get_weather<|channel|>commentary",
+            ),
+            *("GetWeather", "get.weather"),
+        )
+    },
+    "a name like those of two tools": ([calls(part(ARGS, "GETTIME", id="a")), DONE], [("GETTIME", PARIS)]),
+    "no function around name and arguments": (
+        [calls({"index": 0, "id": "a", "name": "get_weather", "arguments": ARGS}), DONE],
+        WEATHER,
+    ),
+    "one call and no list": (
+        [
+            chunk({"tool_calls": part('{"city":', "get_weather", index=0.0)}),
+            calls(part('"Paris"}', index=0)),
+            DONE,
+        ],
+        WEATHER,
+    ),
+    "the same answer twice in a chunk": (
+        [
+            {"choices": [{"index": 0, "delta": {}}, *calls(part(ARGS, "get_weather", id="a"))["choices"]]},
+            DONE,
+        ],
+        WEATHER,
+    ),
     "two answers side by side": (
         [
             {"choices": [{"index": 1, "delta": {"content": ""}}, {"index": 0, "delta": {}}]},
@@ -155,7 +190,7 @@ TOOL_STREAMS: dict[str, tuple[list[Any], list[tuple[str, Any]]]] = {
 @pytest.mark.parametrize("name", TOOL_STREAMS)
 async def test_calls_run_once_however_they_are_written(name: str, mode: str) -> None:
     chunks, wanted = TOOL_STREAMS[name]
-    played = await play(case_of(*chunks, names=("get_time",)), mode)
+    played = await play(case_of(*chunks, names=("get_time", "get-time")), mode)
     assert [(call.name, call.arguments) for call in played.responses[0].tool_calls] == wanted
     assert played.ran == [pair for pair in wanted if pair[1] is not None]
     assert played.error is None and played.end is not None
@@ -597,6 +632,104 @@ ADAPTED: dict[str, tuple[Body, Body, Body]] = {
 }
 
 
+SENT = {"temperature": 0.5, "parallel_tool_calls": True, "tool_choice": "required", "seed": 1}
+WORDED = [
+    ("parallel_tool_calls", "Parallel tool calls are not supported"),
+    ("stream_options", "include_usage is not allowed"),
+    ("stream_options", "stream options not supported"),
+    ("seed", "seed: Extra inputs are not permitted"),
+    *(
+        ("tool_choice", message)
+        for message in (
+            "Invalid value: 'required'. Supported values are: 'none'.",
+            'only "auto" tool choice is supported',
+        )
+    ),
+    *(
+        ("stream", message)
+        for message in (
+            "'stream' does not support true",
+            "stream=true is not supported",
+            "Streaming is not supported",
+        )
+    ),
+    *(
+        ("tools", message)
+        for message in (
+            *(
+                "tools is not supported by this model",
+                "`tools` is not supported",
+                "tool calling is unsupported",
+            ),
+            *("Function calling is not enabled for models/gemma-3-27b-it", "该模型不支持工具调用"),
+        )
+    ),
+]
+"""What is refused, and a sentence that does so."""
+
+
+@pytest.mark.parametrize(("name", "message"), WORDED)
+async def test_what_is_refused_is_known_in_many_wordings_and_the_rest_is_kept(
+    name: str, message: str
+) -> None:
+    rule = {"path": name, "equals": "required"} if name == "tool_choice" else {"path": name, "exists": True}
+    case = case_of(*HI, http=refusal(message), names=("get_time",), send=SENT, reject_if=[rule])
+    played = await play(case)
+    assert (played.error, played.text, len(played.requests)) == (None, "Hi", 2)
+    gone = {"tools": {"tools", "parallel_tool_calls", "tool_choice"}, "stream": {"stream", "stream_options"}}
+    lost = played.requests[0].keys() - played.requests[1].keys()
+    assert lost == (gone.get(name, {name}) if name != "tool_choice" else set())
+
+
+SYSTEM_FIRST = [{"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}]
+DEVELOPER_FIRST = [{"role": "developer", "content": "x"}, SYSTEM_FIRST[1]]
+ROLES = [
+    *(
+        (SYSTEM_FIRST, message, ["developer", "user"])
+        for message in (
+            *("System role not supported", "invalid role: system", "Only user and assistant roles are supported!"),
+            "Developer instruction is not enabled for models/gemma",
+        )
+    ),
+    *(
+        (DEVELOPER_FIRST, message, ["system", "user"])
+        for message in (
+            "unknown variant `developer`, expected one of `system`, `user`, `assistant`, `tool`",
+            "developer is not one of ['system', 'assistant', 'user', 'tool'] - 'messages.0.role'",
+            "[{'loc': ['body','messages',0,'role'], 'msg': \"Input should be 'system', 'user'\", 'input': 'developer'}]",
+            *("Invalid role: developer", "role must be one of system,user,assistant"),
+        )
+    ),
+    *(
+        ([*SYSTEM_FIRST, {"role": "assistant", "content": "x"}, *SYSTEM_FIRST], message, ["system", "user", "assistant", "user"])
+        for message in (
+            *("Only one system message is allowed", "Unexpected role 'system' after role 'assistant'"),
+            "messages 中 system 角色只能在首位",
+        )
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("history", "message", "wanted"), ROLES)
+def test_a_role_that_is_refused_is_known_in_many_wordings(
+    history: list[Body], message: str, wanted: list[str]
+) -> None:
+    quirks = Quirks()
+    assert quirks.learn(read_report({"error": {"message": message}}), {"model": "m", "messages": history})
+    assert [m["role"] for m in fit_messages(history, quirks, by="", renamed=False)] == wanted
+
+
+def test_a_role_that_is_refused_in_each_of_its_names_becomes_the_users_and_learning_ends() -> None:
+    quirks, roles = Quirks(), []
+    for _ in range(4):
+        sent = fit_messages(SYSTEM_FIRST, quirks, by="", renamed=False)
+        roles.append(sent[0]["role"])
+        quirks.learn(
+            read_report({"error": "Only user and assistant roles are supported!"}), {"messages": sent}
+        )
+    assert roles == ["system", "developer", "user", "user"]
+
+
 @pytest.mark.parametrize("name", ADAPTED)
 async def test_a_refused_parameter_is_dropped_or_changed_once_and_remembered(name: str) -> None:
     rules, http, wanted = ADAPTED[name]
@@ -849,6 +982,29 @@ async def test_a_response_is_read_without_item_events_indices_or_deltas() -> Non
         )
     )
     assert played.ran == WEATHER and played.responses[0].reasoning == "one\n\ntwo"
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [event("response.content_part.done", part={"type": "output_text", "text": "Hi"}), {"output": []}],
+        [
+            event("response.content_part.done", part={"type": "reasoning_text", "text": "No"}),
+            {"output_text": "Hi"},
+        ],
+        [{"output_text": "Hi", "output": []}],
+        [{"output": [{"type": "message", "content": "Hi"}]}],
+        [
+            'event: response.output_text.delta\ndata: {"delta": "Hi"}',
+            {"output": response_item("Hi")["output"]},
+        ],
+    ],
+)
+async def test_a_text_of_a_response_is_found_wherever_it_stands(events: list[Any]) -> None:
+    *before, body = events
+    last = f"event: response.completed\ndata: {json.dumps({'response': {'status': 'completed', **body}})}"
+    played = await play(responses_case(*before, last))
+    assert (played.text, played.error, len(played.requests)) == ("Hi", None, 1)
 
 
 async def test_a_refusal_of_the_responses_api_is_a_text() -> None:

@@ -323,6 +323,17 @@ async def test_a_tool_that_is_not_there_is_answered_with_those_that_are() -> Non
     assert transcript.results == {"c1": "Error: There is no tool `look`. The tools are: none."}
 
 
+async def test_a_tool_that_cancels_its_own_task_has_failed_and_the_turn_goes_on() -> None:
+    async def leave(**_: Any) -> None:
+        for task in asyncio.all_tasks():
+            if "execute" in str(task.get_coro()):
+                task.cancel()
+        await asyncio.sleep(0)
+
+    events, transcript = await run([asks(call("c1", "go")), LLMResponse(text="x")], Probe("go", body=leave))
+    assert "ended its own task" in transcript.results["c1"] and end_of(events).stop is None
+
+
 async def test_arguments_that_are_no_object_are_sent_back_and_nothing_runs() -> None:
     tool, gate = Probe("look", "write"), OpenGate()
     broken = ToolCall("c1", "look", '{"a": ', None)

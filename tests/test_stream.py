@@ -184,7 +184,7 @@ def test_an_error_report_inside_the_stream_is_raised_with_its_sentence(error: ob
     [
         ({"code": "Throttling.RateQuota", "message": "too fast"}, "rate_limited"),
         ({"detail": "no such thing"}, "stream_error"),
-        ({"base_resp": {"status_code": 1004, "status_msg": "login fail"}}, "stream_error"),
+        ({"base_resp": {"status_code": 1004, "status_msg": "login fail"}}, "auth"),
     ],
 )
 def test_a_report_without_the_word_error_inside_the_stream_is_one_too(report: Any, kind: str) -> None:

@@ -116,6 +116,12 @@ def test_an_event_without_an_end_is_given_up() -> None:
             reader.feed(b"data: " + b"x" * (MOST_BYTES // 2))
 
 
+def test_what_is_behind_the_end_of_a_stream_is_not_read() -> None:
+    reader = EventReader()
+    assert reader.feed(b'data: 1\n\ndata: [done]\n\ndata: {"error": "late"}\n\n') == [1]
+    assert reader.is_done and reader.finish() == []
+
+
 # --- thoughts ---------------------------------------------------------------------------------------------
 
 

@@ -104,7 +104,8 @@ def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, rename
     if quirks.one_system:
         system = "\n\n".join(str(m["content"]) for m in fitted if m["role"] in {"system", "developer"})
         rest = [message for message in fitted if message["role"] not in {"system", "developer"}]
-        fitted = [{"role": "system", "content": system}, *rest] if system else rest
+        role = quirks.roles.get("system", "system")
+        fitted = [{"role": role, "content": system}, *rest] if system else rest
     return _alternating(fitted) if quirks.alternate else fitted
 
 

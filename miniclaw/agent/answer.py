@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from miniclaw.agent.arguments import Offered, parse_call
+from miniclaw.agent.arguments import Offered, parse_call, plain_name
 from miniclaw.agent.providers import MOST_CALLS, Finish, LLMChunk, LLMResponse, ToolCall
 from miniclaw.agent.report import whole_number
 from miniclaw.agent.text_calls import CallFilter, find_calls
@@ -156,6 +156,7 @@ class AnswerBuilder:
         """The calls under our names and with ids of their own; what was cut has no arguments."""
         sound: dict[str, ToolCall] = {}
         for call_id, name, raw in calls:
+            name = plain_name(name, self.offered, is_sure=True)
             own_id = call_id if call_id and call_id not in sound else new_id("call")
             call = parse_call(own_id, self._names.get(name, name), plain_text(raw).strip() or "{}")
             sound[own_id] = ToolCall(own_id, call.name, raw, None) if is_cut else call

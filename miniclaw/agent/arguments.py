@@ -14,7 +14,16 @@ from miniclaw.gateway.protocol import has_unreadable, plain_text
 from miniclaw.session.history import parse_arguments
 
 __all__ = ["ARGUMENT_KEYS", "CALL_KEYS", "FORMS", "Form", "Offered", "PrintedCall", "call_of", "code_calls"]
-__all__ += ["items", "json_values", "parse_call", "python_dict", "read_arguments", "typed", "unfenced"]
+__all__ += [
+    "items",
+    "json_values",
+    "parse_call",
+    "plain_name",
+    "python_dict",
+    "read_arguments",
+    "typed",
+    "unfenced",
+]
 
 Offered = Mapping[str, Mapping[str, Any]]
 """The schemas of the tools that were offered, by name."""
@@ -29,6 +38,7 @@ MOST_VALUES: Final = 64
 CALL_KEYS: Final = frozenset({"type", "id", "name", "function", "tool", "tool_name", "tool_calls"})
 ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input")
 _FENCE: Final = re.compile(r"```[\w-]*")
+_AROUND_NAME: Final = re.compile(r"^\s*(?:functions?\.)?|(?::\d{1,9})?\s*(?:<\|.*)?$", re.DOTALL)
 _BETWEEN: Final = re.compile(r"[\s,;]*")
 
 
@@ -193,6 +203,24 @@ def _readable(value: Any) -> Any:
     if isinstance(value, dict):
         return {plain_text(key) if isinstance(key, str) else key: _readable(v) for key, v in value.items()}
     return value
+
+
+def plain_name(name: str, offered: Offered, *, is_sure: bool = False) -> str:
+    """The name without what models write around it; `is_sure`: a call it is, so case and signs may differ too.
+
+    A name that is still none of a tool comes back as it is.
+    """
+    if name in offered:
+        return name
+    plain = _AROUND_NAME.sub("", name)
+    if plain in offered or not is_sure:
+        return plain if plain in offered else name
+    alike = [tool for tool in offered if _letters(tool) == _letters(plain)]
+    return alike[0] if len(alike) == 1 else name
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name).lower()
 
 
 def items(values: list[Any]) -> Iterator[Any]:

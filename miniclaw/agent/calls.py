@@ -270,6 +270,10 @@ class CallRunner:
             if not task.done():
                 _leave_alone(task, tool)
             raise
+        if task.cancelled():
+            return ToolResult.failure(
+                f"`{tool.name}` ended its own task; what it did is unknown. Find another way."
+            )
         return task.result()
 
 

@@ -26,7 +26,7 @@ _UNSURE: Final = frozenset({200, 400, 403})
 _QUOTA_CODES: Final = frozenset({
     *("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"),
     *("exceeded_current_quota_error", "arrearage", "insufficient_credits", "credit_balance_exhausted", "1113"),
-    *("30001", "allocationquota.freetieronly", "billing_error"),
+    *("minimax-1008", "30001", "allocationquota.freetieronly", "billing_error"),
 })  # fmt: skip
 _QUOTA_WORDS: Final = re.compile(
     r"credit balance|insufficient (?:account )?balance|余额不足|欠费|overdue payment"
@@ -34,6 +34,7 @@ _QUOTA_WORDS: Final = re.compile(
 _RATE_CODES: Final = frozenset({
     *("rate_limit_exceeded", "rate_limit_error", "rate_limit_reached_error", "rate_limited", "too_many_requests"),
     *("429", "resource_exhausted", "throttling", "throttling.ratequota", "1302"),
+    *("minimax-1002", "minimax-1039"),
 })  # fmt: skip
 _BUSY_CODES: Final = frozenset({
     *("overloaded_error", "engine_overloaded", "engine_overloaded_error", "server_is_overloaded", "slow_down"),
@@ -42,7 +43,9 @@ _BUSY_CODES: Final = frozenset({
 _SERVER_CODES: Final = frozenset(
     {"server_error", "internal_server_error", "internal_error", "500", "502", "api_error"}
 )
-_AUTH_CODES: Final = frozenset({"invalid_api_key", "authentication_error", "401", "unauthenticated", "1002"})
+_AUTH_CODES: Final = frozenset({
+    *("invalid_api_key", "authentication_error", "401", "unauthenticated", "1002", "minimax-1004", "minimax-2049"),
+})  # fmt: skip
 _AUTH_WORDS: Final = re.compile(r"api key (?:not valid|is invalid)|(?:invalid|incorrect) api key")
 _MODEL_CODES: Final = frozenset({"model_not_found", "deploymentnotfound", "modelnotfound", "invalid_model"})
 _MODEL_WORDS: Final = re.compile(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from miniclaw.agent.report import Report, whole_number
+from miniclaw.agent.report import Report
 from miniclaw.errors import ModelError
 
 __all__ = ["TOO_LONG", "overflow_in"]
@@ -14,40 +14,42 @@ TOO_LONG: Final = "The conversation is too long for the model; start a new one."
 
 _CODES: Final = frozenset({
     *("context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "1261"),
-    *("context_window_exceeded", "request_too_large"),
+    *("context_window_exceeded", "contextwindowexceedederror", "request_too_large"),
 })  # fmt: skip
-_WORDS: Final = tuple(
-    re.compile(pattern, re.IGNORECASE)
-    for pattern in (
-        r"exceed context limit: (?P<a>\d+) \+ (?P<b>\d+) > (?P<limit>\d+)",
-        r"prompt is too long(?::\s*(?P<sent>\d+) tokens? > (?P<limit>\d+))?",
-        r"\(length (?P<sent>\d+)\).{0,40}longer than the maximum model length of (?P<limit>\d+)",
-        r"maximum (?:context|prompt|model|sequence) length(?: of| is)? (?P<limit>\d+)"
-        r"(?:.{0,300}?(?:resulted in|requested|contains|a total of|you passed|has)\s*(?:about )?(?P<sent>\d+))?",
-        r"contains (?P<sent>\d{1,12}) tokens.{0,60}?(?:too large|exceed).{0,120}?(?P<limit>\d{1,12}) maximum context",
-        r"range of input length should be \[\d+, ?(?P<limit>\d+)\]",
-        r"\((?P<sent>\d+) tokens\) exceeds the available context size(?: \((?P<limit>\d+))?",
-        r"exceeds? the available context size",
-        r"token count (?:\(?(?P<sent>\d+)\)? )?exceeds the maximum number of tokens allowed \(?(?P<limit>\d+)",
-        r"prompt \((?P<sent>\d+) tokens\) is too long and exceeds limit of (?P<limit>\d+)",
-        r"number of tokens (?:\(input \+ output\) )?\(?(?P<sent>\d+)\)? exceeds? the model'?s limit of (?P<limit>\d+)",
-        r"tokens in request more than max tokens allowed:? ?(?P<limit>\d+)?",
-        r"total tokens of .{1,40} exceed max message tokens",
-        r"(?:输入|上下文|提示词|prompt).{0,12}(?:超过|超出).{0,12}(?:最大)?(?:长度|限制|上下文)(?:.{0,12}?(?P<limit>\d{3,9}) ?tokens?)?",
-        r"exceeded model token limit:? ?(?P<limit>\d+)(?: \(requested: (?P<sent>\d+))?",
-        r"\((?P<sent>\d+) tokens\) is longer than the model'?s context length \((?P<limit>\d+)",
-        r"must (?:be <=|have less than) (?P<limit>\d+).{0,20}given:? (?P<sent>\d+)",
-        r"cannot exceed (?P<limit>\d+).{0,20}received (?P<sent>\d+)",
-        r"first (?P<sent>\d+) tokens when context the overflows.{0,200}context length of only (?P<limit>\d+)",
-        r"tokens? per min.{0,200}limit:? (?P<limit>\d+),(?: used:? \d+,)? requested:? (?P<sent>\d+)",
-        r"(?:exceed\w*|longer than|too long for|over) (?:the |this |its )?(?:model'?s? )?(?:max(?:imum)? )?context"
-        r"(?: length| window| size)?(?: exceeds? limit)?",
-        r"context (?:length|window|size)(?: of this model)? (?:is |was )?(?:exceed|too)",
-        r"input is too long|prompt too long|prompt 超长|too many tokens|reduce the length of the (?:messages|prompt|input)",
-        r"maximum context|context (?:length|window)",
-    )
+_SUBJECT: Final = (
+    r"(?:prompt|\binput(?! should)|(?<!system )messages?|context|conversation|(?<!_)tokens|token (?:count|limit|length)"
+    "|输入|上下文|提示词|消息|对话)"
 )
-"""How servers say that a conversation is too long; most name the limit."""
+_EXCESS: Final = (
+    r"(?:exceed|overflow|too (?:long|large|many)|longer than|more than (?!one)|>|超|过长|太长"
+    r"|(?:must|should|can ?not|can't) (?:be |have )?(?:less|fewer|shorter|at most|<|exceed))"
+)
+_WORDS: Final = re.compile(
+    rf"{_SUBJECT}.{{0,80}}?{_EXCESS}|{_EXCESS}.{{0,60}}?{_SUBJECT}|reduce the length|range of input length"
+    r"|maximum (?:context|prompt|model|sequence) length|context (?:length|window|size|shift)|longer than the maximum model"
+)
+"""How servers say that a conversation is too long."""
+_ANSWER: Final = re.compile("max_(?:completion_|output_)?tokens")
+_PROMPT: Final = re.compile(r"prompt|\binput(?! should)|message|context|total")
+_OTHER: Final = re.compile(
+    r"\b(?:string|array|list|tools?|names?|id|image|audio|file) (?:is |are |was |should |must |has )?(?:too|have|be|exceed)"
+    r"|expected an? (?:string|array)|deadline"
+)
+"""Something else that is too long."""
+_RATE: Final = re.compile(
+    r"per (?:min|sec|hour|day)|rate.?limit|quota|throttl|\b(?:qps|rpm|tpm)\b|too many requests|频率|次数"
+)
+_NUMBER: Final = r"(?<![-.\w])(?!2013\))(\d{3,9})(?![-.]?\w)"
+"""Of tokens; 2013 in brackets is MiniMax's code of a refused request."""
+_LIMIT: Final = re.compile(
+    r"(?:max(?!_(?:new_|completion_|output_)?tokens)|limit|context|window|range|n_ctx|less than|fewer than|at most"
+    r"|exceed|[<>]=?|超过|超出|最大|上限)\w*\W*"
+    rf"(?:(?!by\b|requested|resulted|given|received|contains|passed|got|your?\b)\w+\W+){{0,9}}?{_NUMBER}"
+    rf"|{_NUMBER} (?:tokens? )?(?:max|limit|or less)"
+)
+"""A number that words make a limit; the last one is the surest."""
+_SUM: Final = re.compile(r"(\d{1,9})\)? ?\+ ?[\w\s]{0,20}?\(?(\d{1,9})\)? ?>")
+_SENT: Final = re.compile(rf"(?:requested:?|has|contains|passed|resulted in) (?:about )?{_NUMBER}")
 
 LOOKED_AT: Final = 600
 """Characters of a sentence in which the words are looked for."""
@@ -56,23 +58,33 @@ _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 def overflow_in(report: Report, status: int) -> ModelError | None:
     """The overflow that a report tells of, if it does."""
-    message = _THOUSANDS.sub("", report.message[:LOOKED_AT])
-    found = next((match for pattern in _WORDS if (match := pattern.search(message))), None)
-    groups = found.groupdict() if found else {}
-    limit, sent = (
-        report.limit or whole_number(groups.get("limit")),
-        report.sent or whole_number(groups.get("sent")),
-    )
-    if groups.get("a"):
-        sent = int(groups["a"]) + int(groups["b"])
-    if status == 429 or "per min" in report.message:  # a rate, unless this request alone is above it
-        is_overflow = bool(limit and sent and sent > limit)
+    message = _THOUSANDS.sub("", report.message[:LOOKED_AT]).lower()
+    limit, sent = _numbers(message)
+    limit, sent = report.limit or limit, report.sent or sent
+    if status == 429 or _RATE.search(message):  # a rate, unless this request alone is above it
+        is_overflow = bool(limit and sent and sent > limit and "token" in message)
     else:
-        is_known = found is not None or report.has(_CODES)
+        is_about_answer = _ANSWER.search(message) and not _PROMPT.search(message)
+        is_worded = _WORDS.search(message) and not is_about_answer and not _OTHER.search(message)
         # What was sent is below the limit where the length of the answer that was asked for is what is too long.
+        is_short = limit and sent and sent < limit
         is_overflow = (
-            status in {200, 400, 413, 422, 500} and is_known and not (limit and sent and sent < limit)
+            status in {200, 400, 413, 422, 500} and not is_short and bool(is_worded or report.has(_CODES))
         )
     if not is_overflow and status != 413:
         return None
     return ModelError("context_overflow", TOO_LONG, kind="context_overflow", limit=limit, requested=sent)
+
+
+def _numbers(message: str) -> tuple[int | None, int | None]:
+    """The limit that a sentence names, and what was sent: what it says of that, or its largest number above the limit."""
+    if "string" in message or "character" in message:
+        return None, None
+    limit = next((int(found[1] or found[2]) for found in reversed(list(_LIMIT.finditer(message)))), None)
+    if (parts := _SUM.search(message)) is not None:
+        return limit, int(parts[1]) + int(parts[2])
+    if (sent := _SENT.search(message)) is not None:
+        return limit, int(sent[1])
+    return limit, max(
+        (int(n) for n in re.findall(_NUMBER, message) if limit and int(n) > limit), default=None
+    )

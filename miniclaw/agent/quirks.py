@@ -15,7 +15,20 @@ __all__ = ["LENGTHS", "Quirks"]
 _CORE: Final = frozenset({"model", "messages", "input"})
 LENGTHS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Names of the longest answer: of Chat Completions, old and new, and of the Responses API."""
-_NO_TOOLS: Final = re.compile(r"not support \S*\s?(?:tool|function)|support tool use|enable-auto-tool-choice")
+_NOT: Final = (
+    r"(?:not (?:be )?(?:support|allow|enabl|permit|available)|n't support|unsupported|不支持|不允许|未启用)"
+)
+_NO_TOOLS: Final = re.compile(
+    rf"(?<!parallel )(?:tools?|functions?)(?: call(?:s|ing)?| use)?\W{{0,3}}(?:is |are |do |does )?{_NOT}"
+    rf"|{_NOT}\w* ?(?:\w+ )?\W?(?:tools?\b|functions?\b|工具|函数)|support tool use|enable-auto-tool-choice"
+)
+_NO_STREAM: Final = re.compile(
+    rf"\bstream(?:ing)?\b(?! options).{{0,30}}{_NOT}|{_NOT}\w* \w*\s?stream(?:ing)?\b(?! options)"
+)
+_ROLES: Final = ("system", "developer")
+_ALLOWED: Final = re.compile(
+    r"\bexpected|one of|should be|must be|supported (?:values|roles)|\bonly\b|allowed"
+)
 _TOO_LARGE: Final = re.compile(
     r"(?:at most|maximum (?:value )?(?:is|of)|less than or equal to|<=|\[\d+, ?|max_tokens of) ?(\d+)"
 )
@@ -62,15 +75,16 @@ class Quirks:
         for pattern, name, value in _LESSONS:
             if name == "schemas" and not _has_tools(body, strict=value == "loose"):
                 continue
+            if name == "one_system" and not any(role in _ROLES for role in _roles(body)[1:]):
+                continue
             if getattr(self, name) != value and re.search(pattern, words) and self.is_new(f"{name}={value}"):
                 setattr(self, name, value)
                 return f"{name}={value}"
-        for role, other in (("developer", "system"), ("system", "developer"), ("developer", "user")):
-            is_role = re.search(rf"['\"`]{role}['\"`]|{role} (?:role|message)", words) and "role" in words
-            if is_role and self.roles.get(role) != other and self.is_new(f"{role}={other}"):
-                self.roles[role] = other
-                return f"{role}={other}"
-        return self._learn_length(words, body) or self._learn_parameter(report, body)
+        return (
+            self._learn_role(words, _roles(body))
+            or self._learn_length(words, body)
+            or self._learn_parameter(report, body)
+        )
 
     def is_new(self, change: str) -> bool:
         """Whether this comes up for the first time."""
@@ -78,6 +92,30 @@ class Quirks:
             return False
         self._tried.add(change)
         return True
+
+    def _learn_role(self, words: str, sent: list[str]) -> str:
+        """Another role for one that is refused: named before what is allowed, or not among that."""
+        head, allowed, tail = words, "", ""
+        if (found := _ALLOWED.search(words)) is not None:
+            head, allowed, tail = words[: found.start()], found[0], words[found.end() :]
+        is_instruction = "instruction" in head and re.search(_NOT, words) is not None
+        if not is_instruction and not re.search(
+            r"(?<!last )\brole|角色|variant|(?:system|developer)\W? message", words
+        ):
+            return ""
+        for role in [role for role in _ROLES if role in sent]:
+            is_missing = (
+                allowed and "user" in tail and not any(name in head for name in _ROLES) and role not in tail
+            )
+            is_named = role in head or re.search(rf"\binput\W{{1,4}}{role}", tail) is not None
+            if not (is_named or is_missing or is_instruction):
+                continue
+            for other in ("system" if role == "developer" else "developer", "user"):
+                if self.is_new(f"{role}={other}"):
+                    self.is_new(f"{other}={role}")  # not back to what was refused
+                    self.roles |= {own: other for own in _ROLES if self.roles.get(own, own) == role}
+                    return f"{role}={other}"
+        return ""
 
     def _learn_length(self, words: str, body: Mapping[str, Any]) -> str:
         sent = next((name for name in LENGTHS if name in body), "")
@@ -96,19 +134,13 @@ class Quirks:
         words, message = report.words, report.message.lower()
         for name in [name for name in body if name not in _CORE]:
             if name == "stream":
-                is_named = (
-                    re.search(r"stream\w*.{0,30}not supported|not support \w*\s?stream", words) is not None
-                )
+                is_named = report.param == name or _NO_STREAM.search(words) is not None
             elif name == "tools":
                 is_named = _NO_TOOLS.search(words) is not None
             else:
-                is_plain = "_" in name or name in {"temperature", "logprobs"}
-                about = (
-                    rf"\b{name}\b"
-                    if is_plain
-                    else rf"['\"`]{name}['\"`]|(?:supplied|parameter|argument):? {name}\b"
+                is_named = report.param.split(".")[0].split("[")[0] == name or _is_about(
+                    name, body[name], message
                 )
-                is_named = report.param.split(".")[0].split("[")[0] == name or bool(re.search(about, message))
             if not is_named:
                 continue
             if name == "tool_choice" and body[name] != "auto" and self.tool_choice:
@@ -130,9 +162,10 @@ _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
     (r"reasoning_content", "thoughts", "never"),
     (r"item .*not found|encrypted.content.*(?:verif|decrypt|parse)", "data", False),
     (r"extra_content|reasoning_details|without its required following item", "data", False),
-    (r"alternate|consecutive.*(?:role|user|assistant)", "alternate", True),
+    (r"alternate|consecutive.*(?:role|user|assistant)|role order", "alternate", True),
     (
-        r"system.*(?:beginning|first|once|single|only one|multiple)|(?:multiple|more than one) system",
+        r"system.*(?:beginning|first|once|single|only one|multiple|首|after)|(?:multiple|more than one|only one) system"
+        r"|developer\W? after|role order|order of (?:messages|roles)",
         "one_system",
         True,
     ),
@@ -170,6 +203,25 @@ _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
     ),
 )
 """Words of a refusal, and what it teaches, the surest first."""
+
+
+def _is_about(name: str, value: object, message: str) -> bool:
+    """Whether a sentence is about a parameter: it has its name, a key of its value, or the value itself."""
+    if "_" in name or name in {"temperature", "logprobs"}:
+        about = rf"\b{name.replace('_', '[_ ]')}\b"
+    else:
+        about = (
+            rf"['\"`]{name}['\"`]|(?:supplied|parameter|argument|field|参数)\W{{1,3}}{name}\b"
+            rf"|\b{name}\W{{1,3}}(?:is |are )?(?:{_NOT}|extra|unknown)"
+        )
+    parts = list(value) if isinstance(value, dict) else [value] if isinstance(value, str) and value else []
+    named = [rf"\b{part}\b" if "_" in part else rf"['\"`]{re.escape(part)}['\"`]" for part in map(str, parts)]
+    return re.search("|".join([about, *named]), message) is not None
+
+
+def _roles(body: Mapping[str, Any]) -> list[str]:
+    sent = body.get("messages") or body.get("input") or ()
+    return [str(message.get("role")) for message in sent]
 
 
 def _has_tools(body: Mapping[str, Any], *, strict: bool) -> bool:

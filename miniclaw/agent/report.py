@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
@@ -19,6 +22,8 @@ _SOON: Final = re.compile(
 _SPAN: Final = re.compile(r"([\d.]+)\s*(ms|s|sec\w*|m|min\w*|h|hours?)(?![a-z])", re.IGNORECASE)
 MOST_CHARS: Final = 2_000
 """What is read of a sentence; a server may repeat all that it was sent."""
+LONGEST: Final = 1e15
+"""Seconds; a longer wait is taken for this one."""
 NAME_CHARS: Final = 100
 """What is read of a code, a parameter's name or a time."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
@@ -53,17 +58,23 @@ def read_report(body: object) -> Report:
     if not isinstance(outer, dict):
         is_said = isinstance(outer, str) and not outer.lstrip().startswith("<")
         return Report(_text(outer)[:MOST_CHARS] if is_said else "")
-    inner = outer.get("error") or outer.get("errors") or outer
+    inner = outer.get("error") or outer.get("errors") or outer.get("base_resp") or outer
     inner = inner[0] if isinstance(inner, list) and inner else inner
     fields = inner if isinstance(inner, dict) else outer
-    message = fields.get("message") or (inner if isinstance(inner, str) else "")
+    if (upstream := _upstream(fields)) is not None:
+        return upstream
+    said = (fields.get(key) for key in ("message", "msg", "error_msg", "status_msg"))
+    message = next(filter(None, said), inner if isinstance(inner, str) else "")
     param = fields.get("param")
     detail = outer.get("detail")
     if not message and isinstance(detail, list) and detail and isinstance(detail[0], dict):
         place = detail[0].get("loc")
         param = ".".join(str(part) for part in place if part != "body") if isinstance(place, list) else ""
         message = f"{param}: {detail[0].get('msg')}"
-    code = fields.get("code") if fields.get("code") is not None else fields.get("status")
+    codes = (fields.get(key) for key in ("code", "error_code", "status"))
+    code = next((code for code in codes if code is not None), None)
+    if fields.get("status_code"):  # MiniMax, whose numbers mean something else elsewhere
+        code = f"minimax-{fields['status_code']}"
     return Report(
         _text(message or detail or "")[:MOST_CHARS],
         "" if code is None else _text(code)[:NAME_CHARS],
@@ -95,6 +106,22 @@ def retry_after(headers: Mapping[str, str], clock: Callable[[], float]) -> float
     return max(0.0, (moment / 1000 if moment > 1e11 else moment) - clock())
 
 
+def _upstream(fields: Mapping[str, Any]) -> Report | None:
+    """What the provider behind OpenRouter said, which stands in its `metadata`.
+
+    Source: https://openrouter.ai/docs/api-reference/errors
+    """
+    metadata = fields.get("metadata")
+    raw = metadata.get("raw") if isinstance(metadata, dict) else None
+    if not raw or "provider returned error" not in str(fields.get("message")).lower():
+        return None
+    with suppress(ValueError, RecursionError, TypeError):
+        raw = json.loads(raw)
+    found = read_report(raw)
+    code = found.code or _text(fields.get("code") or "")[:NAME_CHARS]
+    return replace(found, code=code) if found.message else None
+
+
 def _delay_in(fields: Mapping[str, Any]) -> float | None:
     """Seconds to wait that a body names, in a detail or in its sentence."""
     details = fields.get("details")
@@ -123,7 +150,7 @@ def _float(text: str | None) -> float | None:
         number = float(text or "")
     except ValueError:
         return None
-    return number if 0 <= number < 1e15 else None
+    return min(number, LONGEST) if 0 <= number < math.inf else None
 
 
 def whole_number(value: object) -> int | None:

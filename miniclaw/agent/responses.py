@@ -135,8 +135,11 @@ class ResponsesAssembler:
                 return LLMChunk(hidden=len(delta) or 1)
             case "response.function_call_arguments.done" if isinstance(event.get("arguments"), str):
                 self._arguments[place] = [event["arguments"] or "".join(self._arguments.get(place, ()))]
-            case "response.output_text.done" if not self._answer.has_text:
-                return self._answer.take(str(event.get("text") or ""))
+            case "response.output_text.done" | "response.content_part.done" if not self._answer.has_text:
+                part = _dict(event.get("part") or event)
+                return self._answer.take(
+                    "".join(_texts([part] if part.get("type") != "reasoning_text" else []))
+                )
             case "response.completed" | "response.incomplete" | "response.failed" | "response":
                 return self._take_whole(_dict(event.get("response")) if kind != "response" else event)
         return None
@@ -207,6 +210,8 @@ class ResponsesAssembler:
             elif item.get("type") == "reasoning" and not self._answer.has_thoughts:
                 parts = [*_texts(item.get("summary")), *_texts(item.get("content"))]
                 thoughts += ("\n\n" if thoughts and parts else "") + "\n\n".join(parts)
+        if not text and not self._answer.has_text and isinstance(body.get("output_text"), str):
+            text = body["output_text"]
         return self._answer.take(text, thoughts)
 
     def _output(self) -> list[tuple[int, dict[str, Any]]]:
@@ -218,6 +223,8 @@ class ResponsesAssembler:
 
 def _texts(parts: object) -> list[str]:
     """The texts, and refusals, of a list of content parts."""
+    if isinstance(parts, str):
+        return [parts]
     found = [_dict(part) for part in parts] if isinstance(parts, list) else []
     return [text for part in found if isinstance(text := part.get("text") or part.get("refusal"), str)]
 

@@ -67,7 +67,8 @@ class EventReader:
             )
         found: list[Any] = []
         for line in lines:
-            self._take(line, found)
+            if not self.is_done:
+                self._take(line, found)
         return found
 
     def finish(self) -> list[Any]:
@@ -103,9 +104,9 @@ class EventReader:
             self._body_size += len(line) + 1
 
     def _take_data(self, data: bytes, found: list[Any]) -> None:
-        if data.startswith(b"[DONE]"):
+        if data[:6].upper() == b"[DONE]":
             self.is_done = True
-        if not data or data.startswith((b"[DONE]", b":")) or data == b"null":
+        if not data or self.is_done or data.startswith(b":") or data == b"null":
             return
         self._data.append(data)
         self._size += len(data)
@@ -119,8 +120,12 @@ class EventReader:
 
     def _take_value(self, value: Any, found: list[Any]) -> None:
         self._data, self._size, self._next_try, self._has_events = [], 0, 0, True
-        is_bare = self._event == b"error" and isinstance(value, dict) and not value.get("error")
-        found.append({"error": value} if is_bare else value)
+        if self._event and isinstance(value, dict):
+            if self._event == b"error" and not value.get("error"):
+                value = {"error": value}
+            elif self._event.startswith(b"response."):  # some servers name the kind only here
+                value.setdefault("type", self._event.decode("utf-8", "replace"))
+        found.append(value)
 
 
 def read_json(data: bytes, advice: str = "") -> Any:

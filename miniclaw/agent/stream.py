@@ -16,7 +16,7 @@ from miniclaw.session.history import parse_arguments
 
 __all__ = ["ChatAssembler", "parse_call"]
 
-_CALL_KEYS: Final = frozenset({"id", "type", "index", "function"})
+_CALL_KEYS: Final = frozenset({"id", "type", "index", "function", "name", "arguments"})
 MOST_DETAILS: Final = 1000
 """Pieces of `reasoning_details` that are kept."""
 
@@ -84,7 +84,8 @@ class ChatAssembler:
             self._usage = usage
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and self._is_ours(choice):
-                return self._take_choice(choice)
+                if (taken := self._take_choice(choice)) is not None:
+                    return taken
         return None
 
     def end(self) -> None:
@@ -140,7 +141,8 @@ class ChatAssembler:
             return self._answer.take(piece) or (LLMChunk(hidden=len(piece)) if piece else None)
         parts, hidden = delta.get("tool_calls"), 0
         if isinstance(legacy := delta.get("function_call"), dict):
-            parts = [{"function": legacy}]
+            parts = {"function": legacy}
+        parts = [parts] if isinstance(parts, dict) else parts
         if isinstance(parts, list):
             taken: list[_Call] = []
             for part in parts:
@@ -186,7 +188,7 @@ class ChatAssembler:
         """Take a piece of a call; `taken` are the calls of which this chunk held a piece before."""
         index, call_id = _number(part.get("index")), _id(part.get("id"))
         function = part.get("function")
-        function = function if isinstance(function, dict) else {}
+        function = function if isinstance(function, dict) else part
         name, arguments = _word(function.get("name")), function.get("arguments")
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else json.dumps(arguments, ensure_ascii=False)
@@ -248,12 +250,11 @@ def _report_in(chunk: dict[str, Any]) -> dict[str, Any] | None:
     """The report of an error that a chunk is, in one of the forms in use."""
     if chunk.get("error") or chunk.get("object") == "error" or chunk.get("detail"):
         return chunk
-    if isinstance(chunk.get("message"), str) and isinstance(chunk.get("code"), str | int):
+    said = any(isinstance(chunk.get(key), str) for key in ("message", "msg", "error_msg"))
+    if said and any(isinstance(chunk.get(key), str | int) for key in ("code", "error_code")):
         return chunk
     base = chunk.get("base_resp")  # MiniMax
-    if isinstance(base, dict) and base.get("status_code"):
-        return {"code": base["status_code"], "message": base.get("status_msg")}
-    return None
+    return chunk if isinstance(base, dict) and base.get("status_code") else None
 
 
 def _content(content: object) -> tuple[str, str]:
@@ -279,7 +280,7 @@ def _groq_usage(chunk: dict[str, Any]) -> object:
 def _number(value: object) -> int | None:
     if isinstance(value, str) and value.isdecimal() and len(value) < 5:
         return int(value)
-    return value if isinstance(value, int) else None
+    return int(value) if isinstance(value, int) or (isinstance(value, float) and value.is_integer()) else None
 
 
 def _id(value: object) -> str:

@@ -252,6 +252,8 @@ class ToolRegistry:
                         return await contained(tool.execute(**values))
             except TimeoutError:
                 tries -= 1
+                if not tries and not limit.expired():
+                    raise  # the tool's own, which says nothing of the time that it has
                 hangs = limit.expired() and isinstance(tool, FunctionTool) and tool.blocks
                 if hangs or not tries:
                     raise ToolError(
