@@ -196,6 +196,7 @@ async def test_calls_run_once_however_they_are_written(name: str, mode: str) -> 
     assert played.error is None and played.end is not None
 
 
+JSON_CALL = f'{{"name": "get_weather", "arguments": {ARGS}}}'
 PRINTED = {
     "hermes, two, with a sentence before": (
         f'Let me see.\n<tool_call>\n{{"name": "get_weather", "arguments": {ARGS}}}\n</tool_call>\n'
@@ -286,6 +287,75 @@ PRINTED = {
         "",
         WEATHER,
     ),
+    **{
+        name: (printed, "", WEATHER)
+        for name, printed in {
+            "phi": f"functools[{JSON_CALL}]",
+            "functioncall": f"<functioncall> {JSON_CALL}",
+            "granite": f"<|tool_call|>[{JSON_CALL}]<|/tool_call|>",
+            "nemotron": f"<TOOLCALL>[{JSON_CALL}]</TOOLCALL>",
+            "mistral and its end": f"[TOOL_CALLS] [{JSON_CALL}]</s>",
+            "llama and its header": f"<|start_header_id|>assistant<|end_header_id|>\n\n<function=get_weather>{ARGS}</function>",
+            "deepseek, plain bars": f"<|tool▁call▁begin|>function<|tool▁sep|>get_weather\n```json\n{ARGS}\n```<|tool▁call▁end|>",
+            "step": f"<｜tool_call_begin｜>function<｜tool_sep｜>get_weather\n{ARGS}<｜tool_call_end｜><｜end▁of▁sentence｜>",
+            "harmony": f"<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{ARGS}<|call|>",
+            "harmony behind thoughts": (
+                "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather"
+                f"<|constrain|>json<|message|>{ARGS}<|call|>"
+            ),
+            "harmony, name first": f"<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{ARGS}",
+            "react": f"Action: get_weather\nAction Input: {ARGS}\nObservation: sunny\nFinal Answer: sunny",
+            "qwen": f"✿FUNCTION✿: get_weather\n✿ARGS✿: {ARGS}\n✿RETURN✿ sunny",
+            "command-r": f'Action: ```json\n[{{"tool_name": "get_weather", "parameters": {ARGS}}}]\n```',
+            "command-a": f'<|START_ACTION|>[{{"tool_call_id": "0", "tool_name": "get_weather", "parameters": {ARGS}}}]<|END_ACTION|>',
+            "internlm": f'<|action_start|><|plugin|>{{"name": "get_weather", "parameters": {ARGS}}}<|action_end|>',
+            "hunyuan": (
+                "<tool_calls><tool_call>get_weather<tool_sep><arg_key>city</arg_key><arg_value>Paris</arg_value>"
+                "</tool_call></tool_calls>"
+            ),
+            "hunyuan, fenced": f"<tool_calls><tool_call>function<tool_sep>get_weather\n```json\n{ARGS}\n```</tool_call></tool_calls>",
+            "longcat": (
+                "<longcat_tool_call>get_weather\n<longcat_arg_key>city</longcat_arg_key>\n"
+                "<longcat_arg_value>Paris</longcat_arg_value>\n</longcat_tool_call>"
+            ),
+            "seed": "<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>",
+            "glm, name and JSON": f"get_weather\n{ARGS}",
+            "action": f'{{"action": "get_weather", "action_input": {ARGS}}}',
+            "tool_input": f'{{"tool": "get_weather", "tool_input": {ARGS}}}',
+            "lfm": '<|tool_call_start|>[get_weather(city="Paris")]<|tool_call_end|>',
+            "olmo": '<function_calls>get_weather(city="Paris")</function_calls>',
+            "gemma": '```tool_code\nprint(get_weather(city="Paris"))\n```',
+            "fenced xml": f"```xml\n<tool_call>{JSON_CALL}</tool_call>\n```",
+        }.items()
+    },
+    "react behind a thought": (
+        f"Thought: hm\nAction: get_weather\nAction Input: {ARGS}\nObservation:",
+        "Thought: hm",
+        WEATHER,
+    ),
+    "no arguments behind a mark": ('<tool_call>{"name": "get_time"}</tool_call>', "", [("get_time", {})]),
+    "arguments null": (
+        '<tool_call>{"name": "get_time", "arguments": null}</tool_call>',
+        "",
+        [("get_time", {})],
+    ),
+    "an argument that holds the end": (
+        "<tool_call><function=get_weather><parameter=city>\n<p></function></p>\n</parameter></function></tool_call>",
+        "",
+        [("get_weather", {"city": "<p></function></p>"})],
+    ),
+    **{
+        f"no call: {printed}": (printed, None, [])
+        for printed in (
+            f"To call, write `<tool_call>{JSON_CALL}</tool_call>` please.",
+            f"Then <tool_call>{JSON_CALL}</tool_call> is sent to it.",
+            f"For example:\n```xml\n<tool_call>{JSON_CALL}</tool_call>\n```\nThis asks for the weather.",
+            "Action: get_weather is the one to use.",
+            "get_weather is the one to use.",
+            '{"name": "get_time"}',
+            f"functools[{JSON_CALL[:-1]}",
+        )
+    },
     "an unknown tool": ('<tool_call>{"name": "rm", "arguments": {}}</tool_call>', None, []),
     "a tool that is described": ('{"name": "get_weather", "description": "x", "parameters": {}}', None, []),
     "an answer in JSON": ('{"name": "Alice", "age": 3}', None, []),
@@ -317,6 +387,22 @@ async def test_a_call_printed_as_text_runs_and_everything_else_is_shown(name: st
     assert played.text.strip() == (printed if text is None else text).strip()
     assert played.responses[0].text.strip() == played.text.strip()
     assert played.responses[0].finish == ("tool_calls" if wanted else "stop")
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n<parameter=day>\nMonday\n</function>",
+        "<function=get_weather>\n<parameter=city>\nParis\n<parameter=day>\nMonday\n</parameter></function>",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>day</arg_key>\n<arg_value>1\n</tool_call>",
+        "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>day</arg_key>\n</tool_call>",
+        '<invoke name="get_weather"><parameter name="city">Paris</parameter><parameter name="day">1</invoke>',
+    ],
+)  # fmt: skip
+async def test_a_printed_call_with_an_argument_that_has_no_end_does_not_run_with_less(printed: str) -> None:
+    played = await play(case_of(chunk({"content": printed}), chunk(finish="stop"), DONE))
+    assert played.ran == [] and played.text == ""
+    assert [(call.name, call.arguments) for call in played.responses[0].tool_calls] == [("get_weather", None)]
 
 
 async def test_a_call_printed_inside_thoughts_runs_when_there_is_no_answer() -> None:

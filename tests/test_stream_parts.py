@@ -10,10 +10,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from miniclaw.agent import arguments, text_calls
-from miniclaw.agent.arguments import Form, parse_call, read_arguments
+from miniclaw.agent import arguments, call_forms
+from miniclaw.agent import printed as printed_calls
+from miniclaw.agent.arguments import parse_call, read_arguments
+from miniclaw.agent.call_forms import Form
+from miniclaw.agent.printed import find_calls
 from miniclaw.agent.sse import MOST_BYTES, EventReader, read_json
-from miniclaw.agent.text_calls import CallFilter, find_calls
+from miniclaw.agent.text_calls import CallFilter
 from miniclaw.agent.thinking import ThinkSplitter, split_unopened
 from miniclaw.errors import ModelError
 from miniclaw.session.history import parse_arguments
@@ -150,6 +153,18 @@ def split(pieces: list[str]) -> tuple[str, str]:
         ("<thin", "<thin", ""),
         ("<b>bold</b>", "<b>bold</b>", ""),
         (" \n", " \n", ""),
+        (
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Hi  I<|return|>",
+            "Hi  I",
+            "hm",
+        ),
+        ("<|channel|>final<|message|>Hi\n", "Hi\n", ""),
+        (
+            "<|channel|>commentary<|message|>So.<|end|><|start|>assistant to=functions.x",
+            "So.<|start|>assistant to=functions.x",
+            "",
+        ),
+        ("<|channel|>", "<|channel|>", ""),
         ("", "", ""),
     ],
 )
@@ -158,7 +173,12 @@ def test_thoughts_stand_only_at_the_beginning(answer: str, text: str, thoughts: 
 
 
 TAGGED = st.lists(
-    st.sampled_from(["<think>", "</think>", "<thought>", "</thought>", "<thi", " ", "\n", "a", "<", "湖"]),
+    st.sampled_from(
+        [
+            *("<think>", "</think>", "<thought>", "</thought>", "<thi", " ", "\n", "a", "<", "湖"),
+            *("<|channel|>", "analysis<|message|>", "final<|message|>", "<|end|>", "<|start|>assistant"),
+        ]
+    ),
     max_size=9,
 ).map("".join)
 
@@ -309,10 +329,10 @@ def test_the_work_grows_no_faster_than_the_text(monkeypatch: pytest.MonkeyPatch,
     counting: Any = Counting
     counted = [
         Form(counting(head), counting(close), each and (counting(each[0]), counting(each[1])))
-        for head, close, each in arguments.FORMS
+        for head, close, each in call_forms.FORMS
     ]
-    monkeypatch.setattr(text_calls, "FORMS", counted)
-    monkeypatch.setattr(text_calls, "MOST_LOOKED", 10**9)
+    monkeypatch.setattr(printed_calls, "FORMS", counted)
+    monkeypatch.setattr(printed_calls, "MOST_LOOKED", 10**9)
 
     def counted_reader(real: Any) -> Any:
         def read(text: str, *more: Any) -> Any:
@@ -322,7 +342,7 @@ def test_the_work_grows_no_faster_than_the_text(monkeypatch: pytest.MonkeyPatch,
         return read
 
     for name in ("python_dict", "code_calls"):
-        monkeypatch.setattr(text_calls, name, counted_reader(getattr(arguments, name)))
+        monkeypatch.setattr(printed_calls, name, counted_reader(getattr(arguments, name)))
     for text in (part * 1_000, f'<invoke name="now">{part * 1_000}</invoke>'):
         Counting.steps = 0
         find_calls(text, OFFERED)
@@ -331,11 +351,11 @@ def test_the_work_grows_no_faster_than_the_text(monkeypatch: pytest.MonkeyPatch,
 
 def test_of_many_printed_calls_only_the_first_are_looked_at() -> None:
     printed = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
-    assert len(find_calls(printed * 500, OFFERED)[0]) == text_calls.MOST_LOOKED
+    assert len(find_calls(printed * 500, OFFERED)[0]) == printed_calls.MOST_LOOKED
 
 
 def test_of_a_long_text_only_the_end_is_searched() -> None:
-    printed, long = "<function=now></function>", "x" * text_calls.LONGEST
+    printed, long = "<function=now></function>", "x" * printed_calls.LONGEST
     assert find_calls(f"{printed}{long}", OFFERED) == ([], f"{printed}{long}")
     assert find_calls(f"{long}{printed}", OFFERED) == ([("now", "{}")], long)
 

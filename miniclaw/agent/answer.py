@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from miniclaw.agent.arguments import Offered, parse_call, plain_name
+from miniclaw.agent.printed import find_calls
 from miniclaw.agent.providers import MOST_CALLS, Finish, LLMChunk, LLMResponse, ToolCall
 from miniclaw.agent.report import whole_number
-from miniclaw.agent.text_calls import CallFilter, find_calls
+from miniclaw.agent.text_calls import CallFilter
 from miniclaw.agent.thinking import ThinkSplitter, split_unopened
 from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import new_id, plain_text
@@ -111,7 +112,7 @@ class AnswerBuilder:
         text, thought = self._splitter.finish() if not self._splitter.is_done else ("", "")
         if self._filter is not None:
             shown = self._filter.feed(text)
-            held, printed = self._filter.finish()
+            held, printed = self._filter.finish("".join(self._text) + shown)
             self._printed += printed
             text = shown + held
         return self._keep(text, thought)

@@ -7,13 +7,13 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from miniclaw.agent.providers import ToolCall
 from miniclaw.gateway.protocol import has_unreadable, plain_text
 from miniclaw.session.history import parse_arguments
 
-__all__ = ["ARGUMENT_KEYS", "CALL_KEYS", "FORMS", "Form", "Offered", "PrintedCall", "call_of", "code_calls"]
+__all__ = ["ARGUMENT_KEYS", "CALL_KEYS", "NAME_KEYS", "Offered", "PrintedCall", "call_of", "code_calls"]
 __all__ += [
     "items",
     "json_values",
@@ -35,56 +35,20 @@ LONGEST_PYTHON: Final = 20_000
 MOST_VALUES: Final = 64
 """JSON values in a row that are read."""
 
-CALL_KEYS: Final = frozenset({"type", "id", "name", "function", "tool", "tool_name", "tool_calls"})
-ARGUMENT_KEYS: Final = ("arguments", "parameters", "args", "input")
+NAME_KEYS: Final = ("name", "function", "tool", "tool_name", "function_name", "action")
+CALL_KEYS: Final = frozenset({"type", "id", "tool_calls", "tool_call_id", *NAME_KEYS})
+ARGUMENT_KEYS: Final = (
+    "arguments",
+    "parameters",
+    "args",
+    "input",
+    "tool_input",
+    "action_input",
+    "function_arg",
+)
 _FENCE: Final = re.compile(r"```[\w-]*")
 _AROUND_NAME: Final = re.compile(r"^\s*(?:functions?\.)?|(?::\d{1,9})?\s*(?:<\|.*)?$", re.DOTALL)
 _BETWEEN: Final = re.compile(r"[\s,;]*")
-
-
-_DSML: Final = "(?:[｜|]DSML[｜|])?"
-
-
-class Form(NamedTuple):
-    """A way to print a call: its head with the name, its end, and head and end of each argument."""
-
-    head: re.Pattern[str]
-    close: re.Pattern[str]
-    part: tuple[re.Pattern[str], re.Pattern[str]] | None = None
-    """`None`: the arguments are JSON, and the end may be missing."""
-
-
-FORMS: Final = tuple(
-    Form(re.compile(head), re.compile(close), (re.compile(part[0]), re.compile(part[1])) if part else None)
-    for head, close, *part in (
-        (
-            r"<\|tool_call_begin\|>\s*(?:functions\.)?([^\s<]{1,200}?)(?::\d{1,9})?\s*<\|tool_call_argument_begin\|>",
-            r"<\|tool_call_end\|>",
-        ),
-        (
-            "<｜tool▁call▁begin｜>(?:function<｜tool▁sep｜>)?([^<\\s]{1,200})(?:<｜tool▁sep｜>|\\s)",
-            "<｜tool▁call▁end｜>",
-        ),
-        (
-            r"\[TOOL_CALLS\]\s*([\w.-]{1,200})(?:\[CALL_ID\]\w{1,200})?(?:\[ARGS\])?(?=\s*\{)",
-            r"(?=\[TOOL_CALLS\])",
-        ),
-        (r"<function=([^<>\s]{1,200})>(?=\s*\{)", "</function>"),
-        (r"<function=([^<>\s]{1,200})>", "</function>", r"<parameter=([^>]{1,200})>\n?", r"\n?</parameter>"),
-        (
-            rf'<{_DSML}invoke name="([^"]{{1,200}})">(?!\s*\{{)',
-            f"</{_DSML}invoke>",
-            rf'<{_DSML}parameter name="([^"]{{1,200}})"(?: string="(?:true|false)")?>',
-            f"</{_DSML}parameter>",
-        ),
-        (
-            r"<tool_call>\s*([\w.-]{1,200})\s*(?=<arg_key>|</tool_call>)",
-            "</tool_call>",
-            r"<arg_key>([^<]{1,200})</arg_key>\s*<arg_value>",
-            "</arg_value>",
-        ),
-    )
-)
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -233,35 +197,41 @@ def items(values: list[Any]) -> Iterator[Any]:
             yield value
 
 
-def call_of(item: Any, offered: Offered) -> PrintedCall | None:
-    """The call that an object means: a name and arguments, and nothing that a call does not have."""
+def call_of(item: Any, offered: Offered, *, is_marked: bool = False) -> PrintedCall | None:
+    """The call that an object means: a name and arguments, and nothing that a call does not have.
+
+    Behind a mark, `is_marked`, the arguments may be missing.
+    """
     if not isinstance(item, dict):
         return None
     if isinstance(inner := item.get("function"), dict):
         item = inner
     if not item.keys() <= {*CALL_KEYS, *ARGUMENT_KEYS}:
         return None
-    names = (item.get(key) for key in ("name", "function", "tool", "tool_name"))
-    name = next((str(name).removeprefix("functions.") for name in names if isinstance(name, str)), "")
+    names = (item.get(key) for key in NAME_KEYS)
+    name = plain_name(next((name for name in names if isinstance(name, str)), ""), offered)
     arguments = next((item[key] for key in ARGUMENT_KEYS if key in item), None)
+    if arguments is None and is_marked:
+        arguments = {}
     if name not in offered or not isinstance(arguments, dict | str):
         return None
     return name, arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
 def code_calls(text: str, offered: Offered) -> Iterator[PrintedCall]:
-    """Calls written as Python: `[get_time(zone="UTC")]`, `get_time.call(zone="UTC")`."""
+    """Calls written as Python: `[get_time(zone="UTC")]`, `get_time.call(zone="UTC")`, one on each line."""
     if len(text) > LONGEST_PYTHON:
         return
     try:
-        tree = ast.parse(text, mode="eval").body
-        for node in tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]:
-            function = node.func if isinstance(node, ast.Call) and not node.args else None
-            if isinstance(function, ast.Attribute) and function.attr == "call":
-                function = function.value
-            if isinstance(node, ast.Call) and isinstance(function, ast.Name) and function.id in offered:
-                found = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
-                yield function.id, json.dumps(found, ensure_ascii=False)
+        for line in ast.parse(text).body:
+            tree = line.value if isinstance(line, ast.Expr) else None
+            for node in tree.elts if isinstance(tree, ast.List | ast.Tuple) else [tree]:
+                function = node.func if isinstance(node, ast.Call) and not node.args else None
+                if isinstance(function, ast.Attribute) and function.attr == "call":
+                    function = function.value
+                if isinstance(node, ast.Call) and isinstance(function, ast.Name) and function.id in offered:
+                    found = {str(word.arg): ast.literal_eval(word.value) for word in node.keywords}
+                    yield function.id, json.dumps(found, ensure_ascii=False)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError, SystemError):
         return
 

@@ -15,6 +15,18 @@ _TAGS: Final = {
     "[THINK]": "[/THINK]",
     "◁think▷": "◁/think▷",
 }
+_CHANNEL: Final = re.compile(
+    r"(?:<\|start\|>assistant)?<\|channel\|>(analysis|commentary|final)\s?<\|message\|>"
+)
+"""The head of a message in Harmony, the format of gpt-oss: thoughts, or a text for the user.
+
+Source: https://cookbook.openai.com/articles/openai-harmony
+"""
+_CHANNELS: Final = tuple(
+    f"{start}<|channel|>{channel}<|message|>"
+    for start in ("", "<|start|>assistant")
+    for channel in ("analysis", "commentary", "final")
+)
 _UNOPENED: Final = re.compile(r"(.*?)^[ \t]*</think>[ \t]*$\s*", re.DOTALL | re.MULTILINE)
 
 
@@ -29,6 +41,8 @@ class ThinkSplitter:
         """Blanks behind that: they decide nothing, and there may be very many."""
         self._close = ""
         self._has_thought = False
+        self._is_shown = False
+        """Whether what is inside is for the user."""
 
     @property
     def is_done(self) -> bool:
@@ -44,28 +58,43 @@ class ThinkSplitter:
             return "", ""
         self._held += "".join((*self._blanks, piece))
         self._blanks.clear()
-        thought = ""
-        if self._where == "start":
-            start = self._held.lstrip()
-            tag = next((tag for tag in _TAGS if start.startswith(tag)), None)
-            if tag is not None:
-                self._where, self._close, self._held = "inside", _TAGS[tag], start[len(tag) :]
-            elif not any(tag.startswith(start) for tag in _TAGS):
-                self._where = "text"
-        if self._where == "inside":
-            thought = self._take_thought()
-        if self._where == "behind" and (text := self._held.lstrip()):
-            self._where, self._held = "text", text
-        return (self._take_all() if self.is_done else ""), thought
+        text = thought = ""
+        while self._where == "inside" or self._opens():
+            taken = self._take_inside()
+            text, thought = (text + taken, thought) if self._is_shown else (text, thought + taken)
+            if self._where == "inside":
+                break
+        return text + (self._take_all() if self.is_done else ""), thought
 
     def finish(self) -> tuple[str, str]:
         """What was still held back; a block that never ends is all thought."""
         where, self._where = self._where, "text"
         held = self._take_all() + "".join(self._blanks)
         self._blanks.clear()
+        if where == "inside" and self._is_shown:
+            return held, ""
         return (held, "") if where == "start" else ("", self._strip(held))
 
-    def _take_thought(self) -> str:
+    def _opens(self) -> bool:
+        """Go into the block that begins here; what begins none is text."""
+        start = self._held.lstrip()
+        is_start = self._where == "start"
+        tag = next((tag for tag in _TAGS if start.startswith(tag)), "") if is_start else ""
+        if (head := _CHANNEL.match(start)) is not None:
+            self._is_shown, self._close = (
+                head[1] != "analysis",
+                "<|return|>" if head[1] == "final" else "<|end|>",
+            )
+            tag = head[0]
+        elif tag:
+            self._close = _TAGS[tag]
+        if tag:
+            self._where, self._held = "inside", start[len(tag) :]
+        elif not any(known.startswith(start) for known in (*_CHANNELS, *(_TAGS if is_start else ()))):
+            self._where, self._held = "text", self._held if is_start else start
+        return bool(tag)
+
+    def _take_inside(self) -> str:
         inside, closing, behind = self._held.partition(self._close)
         if closing:
             self._where, self._held = "behind", behind
@@ -78,6 +107,8 @@ class ThinkSplitter:
 
     def _strip(self, inside: str) -> str:
         """Thoughts without the blanks around the whole block."""
+        if self._is_shown:
+            return inside
         shown = inside.rstrip() if self._has_thought else inside.strip()
         self._has_thought = self._has_thought or bool(shown)
         return shown
