@@ -291,8 +291,9 @@ async def test_a_question_is_listed_and_answered_over_http(tmp_path: Path) -> No
                 async with http.get(f"{base}/api/approvals", headers=AUTH) as response:
                     waiting = (await response.json())["approvals"]
         url = f"{base}/api/approvals/{waiting[0]['approval_id']}"
-        async with http.post(url, headers=AUTH, json={"decision": "maybe"}) as response:
-            assert response.status == 400
+        for wrong in ("maybe", "unattended"):
+            async with http.post(url, headers=AUTH, json={"decision": wrong}) as response:
+                assert response.status == 400
         async with http.post(url, headers=AUTH, json={"decision": "deny"}) as response:
             assert response.status == 200
         async with http.post(url, headers=AUTH, json={"decision": "once"}) as response:

@@ -599,6 +599,24 @@ def test_validate_prints_every_finding_and_fails(tmp_path: Path, capsys: pytest.
     assert main(["skills", "validate", str(tmp_path / "gone.md")]) == 1
 
 
+def test_a_required_tool_that_is_not_there_is_named_by_list_and_validate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = 'description: "D\\x07oes it."\nrequired_tools: calculator, schedule, mcp__x__y, nosuch'
+    path = single(tmp_path / "skills", "mine.md", f"name: mine\n{head}")
+    common = ["--data-dir", str(tmp_path)]
+    for target in (path, path.parent):
+        assert main(["skills", "validate", str(target), *common]) == 1
+        out = capsys.readouterr().out
+        assert (
+            f"{path}:4: there is no tool `nosuch`, which the skill requires" in out
+            and "`schedule`" not in out
+        )
+    assert main(["skills", "list", *common]) == 0
+    out = capsys.readouterr().out
+    assert "not offered: there is no tool `nosuch`, which the skill requires\n" in out and "\x07" not in out
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
 def test_a_pipe_in_the_place_of_a_skill_is_a_finding_and_waits_for_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.md")

@@ -165,6 +165,18 @@ async def test_what_cannot_be_started_is_a_failed_result(
     assert reason in result.content
 
 
+@pytest.mark.parametrize(
+    ("argument", "reason"), [("a\0b", "an argument holds a NUL"), ("x" * 3_000_000, "Argument list too long")]
+)
+async def test_in_the_sandbox_it_is_the_command_that_cannot_be_started(
+    tmp_path: Path, argument: str, reason: str
+) -> None:
+    registry = ToolRegistry([run_command_tool(bwrap=shutil.which("bwrap") or sys.executable)])
+    context = ToolContext(user_id="a", scope="a", session_id="s", turn_id="t", workspace=tmp_path)
+    result = await registry.execute("run_command", {"command": ["echo", argument]}, context)
+    assert f"`echo` cannot be started: {reason}" in result.content
+
+
 def is_alive(pid: int) -> bool:
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]

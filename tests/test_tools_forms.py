@@ -243,15 +243,6 @@ async def test_a_second_try_that_answers_is_the_answer() -> None:
     assert (await ToolRegistry([slow_once]).execute("slow_once", {})).content == "here"
 
 
-async def test_a_limit_inside_a_tool_is_not_told_as_the_time_that_the_tool_has() -> None:
-    @tool(risk="write")
-    async def ask() -> str:
-        """Ask somebody who does not answer."""
-        raise TimeoutError
-
-    assert "failed inside (TimeoutError)" in (await ToolRegistry([ask]).execute("ask", {})).content
-
-
 @pytest.mark.parametrize("error", [ToolError("no such page"), ValueError("broken")])
 async def test_a_tool_that_fails_for_good_is_not_tried_again(error: Exception) -> None:
     tried = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import functools
 import subprocess
 import sys
 import threading
@@ -283,6 +284,20 @@ def test_a_function_that_cannot_be_called_by_name_is_a_config_error() -> None:
 
         @tool
         def positional(a: int, /) -> None: ...
+
+
+def test_what_is_no_function_or_takes_the_context_twice_is_a_config_error() -> None:
+    class Callable_:
+        def __call__(self) -> None: ...
+
+    for given in (functools.partial(print, "x"), Callable_(), Callable_):
+        with pytest.raises(ConfigError, match="takes a function"):
+            tool(name="x")(given)
+
+    with pytest.raises(ConfigError, match="Tool `twice`: two parameters take the context"):
+
+        @tool
+        def twice(a: ToolContext, b: ToolContext | None = None) -> None: ...
 
 
 def test_a_parameter_without_usable_annotation_is_a_config_error() -> None:

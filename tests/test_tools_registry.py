@@ -357,9 +357,15 @@ async def test_a_thread_that_takes_too_long_does_not_hold_the_caller() -> None:
     assert "did not finish" in result.content
 
 
-async def test_a_time_out_inside_a_tool_is_told_like_the_registrys() -> None:
+@pytest.mark.parametrize("timeout", [-1, 0, "5", float("nan")])
+def test_a_time_limit_that_is_none_is_refused_when_the_tool_is_registered(timeout: Any) -> None:
+    with pytest.raises(ConfigError, match="its timeout has to be a number of seconds above 0"):
+        ToolRegistry([tool(name="x", timeout=timeout)(lambda: "x")])
+
+
+async def test_a_time_out_inside_a_tool_is_not_told_as_the_registrys() -> None:
     result = await ToolRegistry([failing(TimeoutError())]).execute("fails", {})
-    assert "`fails` did not finish" in result.content
+    assert "`fails` failed inside (TimeoutError)" in result.content
 
 
 async def test_cancellation_passes_through() -> None:

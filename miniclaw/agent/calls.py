@@ -36,7 +36,6 @@ BAD_ARGUMENTS: Final = (
 FILTERED: Final = "The provider's content filter stopped the answer; ask in other words."
 CANCEL_SECONDS: Final = 1.0
 """How long a tool may take to end when its turn is cancelled; then it is left to itself, and its result too."""
-
 GRACE_SECONDS: Final = 30.0
 """What hooks and a second try may add to a tool's own limit."""
 _left_alone: set[asyncio.Task[ToolResult]] = set()
@@ -271,9 +270,7 @@ class CallRunner:
                 _leave_alone(task, tool)
             raise
         if task.cancelled():
-            return ToolResult.failure(
-                f"`{tool.name}` ended its own task; what it did is unknown. Find another way."
-            )
+            return ToolResult.failure(f"`{tool.name}` ended its own task; what it did is unknown.")
         return task.result()
 
 

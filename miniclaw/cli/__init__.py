@@ -11,10 +11,14 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from miniclaw import __version__
 
-__all__ = ["add_common", "main"]
+__all__ = ["HARMLESS", "add_common", "main", "say"]
+
+HARMLESS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Control characters, by which a text of others could clear the screen or feign a question."""
 
 COMMANDS = {
     "serve": "run the gateway, the web chat and the HTTP API",
@@ -68,8 +72,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         if args.log_level == "debug" or not isinstance(error, MiniClawError | OSError):
             raise
-        print(f"miniclaw: {error}", file=sys.stderr)
+        say(f"miniclaw: {error}", file=sys.stderr)
         return 1
+
+
+def say(*texts: object, file: TextIO | None = None) -> None:
+    """Print lines that may hold words of others, without their control characters."""
+    print(*(str(text).translate(HARMLESS) for text in texts), file=file)
 
 
 def add_common(parser: argparse.ArgumentParser, *, nested: bool = False) -> None:

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from miniclaw.cli import say
 from miniclaw.errors import ConfigError, ModelError
 from miniclaw.schema import SCHEMA, SCHEMA_VERSION
 
@@ -63,12 +64,12 @@ def run(args: argparse.Namespace) -> int:
         set_up_logging(loaded, default="error")
         checks = list(_checks(loaded, args.public_url))
     if args.json:
-        print(json.dumps([asdict(check) for check in checks], ensure_ascii=False, indent=2))
+        say(json.dumps([asdict(check) for check in checks], ensure_ascii=False, indent=2))
     else:
         for check in checks:
-            print(f"{_SIGNS[check.state]}  {check.name:9}  {check.result}")
+            say(f"{_SIGNS[check.state]}  {check.name:9}  {check.result}")
             if check.mend:
-                print(f"{'':17}→ {check.mend}")
+                say(f"{'':17}→ {check.mend}")
     return int(any(check.state == "failed" for check in checks))
 
 

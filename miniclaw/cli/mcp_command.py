@@ -7,7 +7,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING
 
-from miniclaw.cli import add_common
+from miniclaw.cli import add_common, say
 
 if TYPE_CHECKING:
     from miniclaw.app import MiniClaw
@@ -89,7 +89,7 @@ def _run_http(args: argparse.Namespace) -> int:
             "The miniclaw that runs on this data directory was started with --port none, so it serves no"
             " HTTP; start it with a port, or choose another --data-dir."
         )
-    print(f"mcp  http://127.0.0.1:{running.web_port}/mcp (served by the miniclaw that runs already)")
+    say(f"mcp  http://127.0.0.1:{running.web_port}/mcp (served by the miniclaw that runs already)")
     return 0
 
 
@@ -102,6 +102,6 @@ async def _serve_http(loaded: LoadedSettings) -> int:
 
 def _greet(claw: MiniClaw) -> None:
     assert claw.web is not None
-    print(f"mcp    {claw.web.url}/mcp")
-    print(f"token  {claw.token}")
+    say(f"mcp    {claw.web.url}/mcp")
+    say(f"token  {claw.token}")
     sys.stdout.flush()

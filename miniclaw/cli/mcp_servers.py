@@ -7,6 +7,7 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
+from miniclaw.cli import say
 from miniclaw.errors import ConfigError, MCPError
 from miniclaw.rundir import RunDir
 
@@ -58,13 +59,13 @@ async def show(loaded: LoadedSettings, *, as_json: bool) -> int:
     """Print a line a server; 1 when one does not work."""
     rows = await server_rows(loaded)
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        say(json.dumps(rows, ensure_ascii=False, indent=2))
     elif not rows:
-        print(f"no MCP servers; write them into {loaded.data_dir / 'mcp.json'}")
+        say(f"no MCP servers; write them into {loaded.data_dir / 'mcp.json'}")
     else:
         for row in rows:
             known = f"{len(row['tools'])} tools, {row['version']}" if row["version"] else ""
-            print(f"{row['name']:20} {row['state']:8} {row['error'] or known}")
+            say(f"{row['name']:20} {row['state']:8} {row['error'] or known}")
     return int(any(row["state"] not in ("ready", "off") for row in rows))
 
 
@@ -89,14 +90,14 @@ async def check(loaded: LoadedSettings, name: str) -> int:
     try:
         async with client:
             about = " ".join(str(client.info[key]) for key in ("name", "version") if key in client.info)
-            print(f"{name}: {about or 'no name'}, revision {client.version}")
+            say(f"{name}: {about or 'no name'}, revision {client.version}")
             for tool in await client.list_tools():
                 words = " ".join(str(tool.get("description") or "").split())
-                print(f"tool      {str(tool.get('name')):32} {words[:100]}")
+                say(f"tool      {str(tool.get('name')):32} {words[:100]}")
             for resource in await client.list_resources():
-                print(f"resource  {resource.get('uri')}")
+                say(f"resource  {resource.get('uri')}")
             for prompt in await client.list_prompts():
-                print(f"prompt    {prompt.get('name')}")
+                say(f"prompt    {prompt.get('name')}")
     except MCPError as error:
         raise ConfigError(f"{name}: {error}") from error
     return 0
@@ -119,7 +120,7 @@ async def login(loaded: LoadedSettings, name: str) -> int:
             await client.list_tools()
     except MCPError as error:
         raise ConfigError(f"{name}: {error}") from error
-    print(f"{name}: logged in")
+    say(f"{name}: logged in")
     return 0
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from miniclaw.cli import add_common
+from miniclaw.cli import add_common, say
 
 if TYPE_CHECKING:
     from miniclaw.memory.long_term import LongTermMemory
@@ -96,7 +96,7 @@ async def _run(memory: LongTermMemory, args: argparse.Namespace) -> int:
             close = await memory.similar(scope, record.content, besides=record.memory_id)
             _print([record], args.json)
             if close and not args.json:
-                print("相近的记忆 / close to it:")
+                say("相近的记忆 / close to it:")
                 _print(close, as_json=False)
         case "edit":
             changes = {**_fields(args), **({"content": args.content} if args.content else {})}
@@ -107,9 +107,9 @@ async def _run(memory: LongTermMemory, args: argparse.Namespace) -> int:
         case "export":
             _write(json.dumps(await memory.export(scope), ensure_ascii=False, indent=2), args.file)
         case "import":
-            print(await memory.import_(scope, _read(args.file)))
+            say(await memory.import_(scope, _read(args.file)))
         case _:
-            print(await memory.clear(scope))
+            say(await memory.clear(scope))
     return 0
 
 
@@ -119,9 +119,7 @@ async def _show(memory: LongTermMemory, args: argparse.Namespace) -> int:
     record = await memory.get(args.user_id, args.memory_id)
     if record is None:
         return _missing(args.memory_id)
-    print(
-        json.dumps(record.model_dump(), ensure_ascii=False, indent=2) if args.json else render_record(record)
-    )
+    say(json.dumps(record.model_dump(), ensure_ascii=False, indent=2) if args.json else render_record(record))
     return 0
 
 
@@ -141,19 +139,19 @@ def _print(records: Iterable[MemoryRecord], as_json: bool) -> None:
 
     rows = [record.model_dump() for record in records]
     if as_json:
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
+        say(json.dumps(rows, ensure_ascii=False, indent=2))
     else:
-        print("\n".join(memory_rows(rows)) or "（空）/ (nothing)")
+        say("\n".join(memory_rows(rows)) or "（空）/ (nothing)")
 
 
 def _missing(memory_id: str) -> int:
-    print(f"miniclaw: there is no memory {memory_id}", file=sys.stderr)
+    say(f"miniclaw: there is no memory {memory_id}", file=sys.stderr)
     return 1
 
 
 def _write(text: str, file: str | None) -> None:
     if file is None or file == "-":
-        print(text)
+        say(text)
     else:
         Path(file).write_text(text + "\n", encoding="utf-8")
 

@@ -9,17 +9,14 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from miniclaw import __version__
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import memory_line
+from miniclaw.cli import HARMLESS
 
 __all__ = ["HARMLESS", "JsonScreen", "Screen", "State", "is_capable"]
-
-
-HARMLESS: Final = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""Control characters, by which a model's text could clear the screen or feign a question."""
 
 
 @dataclass

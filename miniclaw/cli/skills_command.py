@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from miniclaw.cli import add_common
+from miniclaw.cli import add_common, say
 
 if TYPE_CHECKING:
     from miniclaw.skills.manager import SkillManager
@@ -30,28 +30,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry the action out; 1 when a file is wrong or there is no such skill."""
-    if args.action == "validate":
-        return _validate(args.path)
     from miniclaw.cli.start import load, set_up_logging
-    from miniclaw.wiring import skills_of
+    from miniclaw.cli.tools_command import registry_of
 
     loaded = load(args)
-    set_up_logging(loaded, default="error")
-    manager = skills_of(loaded.settings, loaded.data_dir)
+    set_up_logging(loaded, default="critical" if args.action == "validate" else "error")
+    registry, manager = registry_of(loaded)
+    registry.get_openai_tools()  # takes in the operator's own
+    if args.action == "validate":
+        return _validate(args.path, manager)
     return _list(manager, args.json) if args.action == "list" else _show(manager, args.name)
 
 
 def _list(manager: SkillManager, as_json: bool) -> int:
     findings = [str(finding) for finding in manager.findings]
     if as_json:
-        print(json.dumps({"skills": manager.rows(), "findings": findings}, ensure_ascii=False, indent=2))
+        say(json.dumps({"skills": manager.rows(), "findings": findings}, ensure_ascii=False, indent=2))
         return 0
     for row in manager.rows():
-        print(f"{row['name']:24} {' '.join(row['description'].split())[:100]}")
+        say(f"{row['name']:24} {' '.join(row['description'].split())[:100]}")
         if row["missing"]:
-            print(f"{'':24} not offered: {row['missing']}")
+            say(f"{'':24} not offered: {row['missing']}")
     for finding in findings:
-        print(finding)
+        say(finding)
     return 0
 
 
@@ -61,25 +62,30 @@ def _show(manager: SkillManager, name: str) -> int:
     skill = manager.get(name)
     if skill is None:
         raise SkillError(f"There is no skill `{name}`; see `miniclaw skills list`.")
-    print((skill.path.read_text(encoding="utf-8") if skill.path else skill.system_prompt).rstrip())
+    say((skill.path.read_text(encoding="utf-8") if skill.path else skill.system_prompt).rstrip())
     return 0
 
 
-def _validate(path: Path) -> int:
+def _validate(path: Path, installed: SkillManager) -> int:
+    """Check a file or a directory; `installed` knows which tools there are."""
     from miniclaw.errors import SkillError
     from miniclaw.skills.loader import STANDARD_FILE, SkillLoader
 
-    loader = SkillLoader()
     if path.is_dir() and not (path / STANDARD_FILE).exists():
-        loaded = loader.load([path])
-        for finding in loaded.findings:
-            print(finding)
-        print(f"{len(loaded.skills)} sound, {len(loaded.findings)} wrong")
-        return int(bool(loaded.findings))
+        manager = installed.of([path])
+        for finding in manager.findings:
+            say(finding)
+        say(f"{sum(not row['missing'] for row in manager.rows())} sound, {len(manager.findings)} wrong")
+        return int(bool(manager.findings))
+    manager = installed.of([])
     try:
-        skill = loader.load_file(path)
+        skill = SkillLoader().load_file(path)
     except SkillError as error:
-        print(error)
+        say(error)
         return 1
-    print(f"{skill.path}: `{skill.name}` is sound")
-    return 0
+    manager.register(skill)
+    for finding in manager.findings:
+        say(finding)
+    if not manager.findings:
+        say(f"{skill.path}: `{skill.name}` is sound")
+    return int(bool(manager.findings))

@@ -8,13 +8,14 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from miniclaw.cli import add_common
+from miniclaw.cli import add_common, say
 
 if TYPE_CHECKING:
     from miniclaw.config import LoadedSettings
+    from miniclaw.skills.manager import SkillManager
     from miniclaw.tools.registry import ToolRegistry
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "registry_of", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,20 +37,31 @@ def run(args: argparse.Namespace) -> int:
 
     loaded = load(args)
     set_up_logging(loaded, default="critical" if args.action == "list" else "error")
-    registry = _registry(loaded)
+    registry, _ = registry_of(loaded)
     return _list(registry, args.json) if args.action == "list" else run_async(_call(registry, loaded, args))
 
 
-def _registry(loaded: LoadedSettings) -> ToolRegistry:
+def registry_of(loaded: LoadedSettings) -> tuple[ToolRegistry, SkillManager]:
+    """The tools, and the skills that count on them and on what only a turn or a running gateway has."""
+    from miniclaw.agent.delegate import DelegateTool
     from miniclaw.memory.long_term import LongTermMemory
     from miniclaw.memory.tools import memory_tools
     from miniclaw.skills.tools import skill_tools
+    from miniclaw.timer_tool import ScheduleTool
     from miniclaw.wiring import skills_of, tools_of
 
-    skills = skill_tools(skills_of(loaded.settings, loaded.data_dir))
-    return tools_of(
-        loaded.settings, loaded.data_dir, (*memory_tools(LongTermMemory(loaded.data_dir)), *skills)
+    class Known(frozenset[str]):
+        def __contains__(self, name: object) -> bool:  # what servers have is known once they are asked
+            return str(name).startswith("mcp__") or super().__contains__(name)
+
+    skills = skills_of(
+        loaded.settings,
+        loaded.data_dir,
+        tools=lambda: Known({*registry.names(), DelegateTool.name, ScheduleTool.name}),
     )
+    memory = memory_tools(LongTermMemory(loaded.data_dir))
+    registry = tools_of(loaded.settings, loaded.data_dir, (*memory, *skill_tools(skills)))
+    return registry, skills
 
 
 def _list(registry: ToolRegistry, as_json: bool) -> int:
@@ -59,12 +71,12 @@ def _list(registry: ToolRegistry, as_json: bool) -> int:
     if as_json:
         for row, tool in zip(view["tools"], registry, strict=True):
             row["parameters"] = tool.parameters
-        print(json.dumps(view, ensure_ascii=False, indent=2))
+        say(json.dumps(view, ensure_ascii=False, indent=2))
         return 0
     for row in view["tools"]:
-        print(f"{row['name']:16} {row['risk']:8} {' '.join(row['description'].split())[:90]}")
+        say(f"{row['name']:16} {row['risk']:8} {' '.join(row['description'].split())[:90]}")
     for problem in view["problems"]:
-        print(f"{problem['source']}: {problem['error']}")
+        say(f"{problem['source']}: {problem['error']}")
     return 0
 
 
@@ -102,7 +114,7 @@ async def _call(registry: ToolRegistry, loaded: LoadedSettings, args: argparse.N
     finally:
         lock.release()
     if args.json:
-        print(json.dumps(asdict(result), ensure_ascii=False))
+        say(json.dumps(asdict(result), ensure_ascii=False))
     else:
-        print(result.content, file=sys.stdout if result.ok else sys.stderr)
+        say(result.content, file=sys.stdout if result.ok else sys.stderr)
     return 0 if result.ok else 1

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from miniclaw.cli import say
 from miniclaw.errors import ConfigError
 
 __all__ = ["add_arguments", "run"]
@@ -27,14 +28,14 @@ def run(args: argparse.Namespace) -> int:
     records = _read(_find(load(args).data_dir / "traces", args.turn))
     if args.json:
         for record in records:
-            print(json.dumps(record, ensure_ascii=False))
+            say(json.dumps(record, ensure_ascii=False))
         return 0
     head = records[0] if records else {}
-    print(f"turn {head.get('turn_id')} of session {head.get('session_id')}, user {head.get('user_id')}")
-    print(f"{'call':6} {'name':28} {'purpose':9} {'in':>8} {'out':>7} {'cost $':>9} {'ms':>7}  what")
+    say(f"turn {head.get('turn_id')} of session {head.get('session_id')}, user {head.get('user_id')}")
+    say(f"{'call':6} {'name':28} {'purpose':9} {'in':>8} {'out':>7} {'cost $':>9} {'ms':>7}  what")
     for record in records:
         if record["kind"] != "prompt":
-            print(_row(record))
+            say(_row(record))
     _print_total([record for record in records if record["kind"] == "model"])
     if args.prompt:
         _print_prompts([record for record in records if record["kind"] == "prompt"])
@@ -95,11 +96,11 @@ def _print_total(calls: list[dict[str, Any]]) -> None:
     total = {name: sum(record[name] for record in calls) for name in ("input_tokens", "output_tokens", "ms")}
     cost = _money(sum(costs)) if known else "unknown"
     left = f"{'total':6} {f'{len(calls)} model calls':28} {'':9} {total['input_tokens']:>8}"
-    print(f"{left} {total['output_tokens']:>7} {cost:>9} {total['ms']:>7}")
+    say(f"{left} {total['output_tokens']:>7} {cost:>9} {total['ms']:>7}")
 
 
 def _print_prompts(prompts: list[dict[str, Any]]) -> None:
     for record in prompts:
-        print(f"\n# prompt {record['prompt']} ({record['purpose']})")
+        say(f"\n# prompt {record['prompt']} ({record['purpose']})")
         for layer in record["layers"]:
-            print(f"\n## {layer['name']}\n{layer['text']}")
+            say(f"\n## {layer['name']}\n{layer['text']}")

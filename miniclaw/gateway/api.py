@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from miniclaw import __version__
-from miniclaw.agent.approval import Decision
 from miniclaw.agent.core import Core
 from miniclaw.db import Database
 from miniclaw.errors import ProtocolError, StorageError
@@ -34,7 +33,7 @@ MAX_HTML_PAGE: Final = 200
 
 class _DecisionBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    decision: Decision
+    decision: Literal["once", "session", "always", "deny"]
 
 
 class _TitleBody(BaseModel):

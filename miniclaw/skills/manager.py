@@ -92,6 +92,10 @@ class SkillManager:
         self._skills = dict(sorted({**loaded.skills, **self._registered}.items()))
         return True
 
+    def of(self, directories: Sequence[Path]) -> SkillManager:
+        """The skills of other directories, measured by the same tools and environment."""
+        return SkillManager(directories, tools=self._tools, env=self._env)
+
     def register(self, skill: Skill) -> None:
         """Add a skill that is in no directory; it goes before one of the same name that is.
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from miniclaw.tools.context import ToolContext
 
-__all__ = ["DescribesCall", "Risk", "Tool", "ToolBox", "ToolProblem", "ToolResult", "ToolSource"]
+__all__ = ["DescribesCall", "Risk", "Tool", "ToolBox", "ToolProblem", "ToolResult", "ToolSource", "fault_of"]
 
 Risk = Literal["read", "write", "forbidden"]
 """`read` changes nothing; `write` asks unless a rule allows it; `forbidden` is never even listed."""
@@ -73,6 +73,18 @@ class Tool(ABC):
         """The risk of this very call."""
         risk: Risk | Callable[[Mapping[str, Any]], Risk] = self.risk
         return risk if isinstance(risk, str) else risk(arguments)
+
+
+def fault_of(tool: Tool) -> str:
+    """What is wrong with how a tool is declared, in a sentence; empty = nothing."""
+    if isinstance(tool.risk, str) and tool.risk not in ("read", "write", "forbidden"):
+        return f"there is no risk `{tool.risk}`."
+    limit: object = tool.timeout
+    if limit is not None and not (isinstance(limit, int | float) and 0 < limit < float("inf")):
+        return "its timeout has to be a number of seconds above 0."
+    if tool.wants_context and "tool_context" in tool.parameters.get("properties", {}):
+        return "give the parameter `tool_context` another name; it would hide the context of the call."
+    return ""
 
 
 @runtime_checkable

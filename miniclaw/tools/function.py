@@ -131,7 +131,7 @@ def tool(
     """
 
     def make(function: Callable[..., Any]) -> FunctionTool[..., Any]:
-        tool_name = name or function.__name__
+        tool_name = name or str(getattr(function, "__name__", ""))
         model, context = _arguments_model(tool_name, function)
         description, documented = _read_docstring(inspect.getdoc(function) or "")
         return FunctionTool(
@@ -155,6 +155,8 @@ def _arguments_model(
     name: str, function: Callable[..., Any]
 ) -> tuple[type[BaseModel], inspect.Parameter | None]:
     """The model of the parameters, and the parameter that takes the context."""
+    if isinstance(function, type) or not hasattr(function, "__name__"):
+        raise ConfigError(f"`@tool` takes a function, and {function!r} is none; write one that calls it.")
     try:
         hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError) as error:
@@ -170,6 +172,8 @@ def _arguments_model(
             raise ConfigError(f"Tool `{name}`: parameter `{parameter.name}` needs a type annotation.")
         hint = hints[parameter.name]
         if hint is ToolContext or ToolContext in get_args(hint):
+            if context is not None:
+                raise ConfigError(f"Tool `{name}`: two parameters take the context; leave one.")
             context = parameter
             continue
         # Fields have neutral names, so that a parameter may be called `json`, `copy` or `_x`.

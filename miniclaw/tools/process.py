@@ -49,6 +49,7 @@ async def run_program(
     seconds: float,
     max_bytes: int,
     text: str = "",
+    name: str = "",
 ) -> Finished:
     """Run to the end or to a limit; whatever it started in its group ends with it, also on cancellation.
 
@@ -59,13 +60,14 @@ async def run_program(
         seconds: how long it may take.
         max_bytes: how much it may write.
         text: what it reads.
+        name: what it is called in errors; empty = by the command's first word.
 
     Raises:
         ToolError: it cannot be started.
     """
     if sys.platform == "win32":
         raise ToolError("Programs run on Linux and macOS only: elsewhere a group of them cannot be stopped.")
-    process, stdout, pipe = await _start(command, cwd, env, text)
+    process, stdout, pipe = await _start(command, cwd, env, text, name or command[0])
     output = bytearray()
     try:
         reason = await _watch(process, stdout, output, seconds, max_bytes)
@@ -125,7 +127,7 @@ def _below(top: int) -> list[int]:
 
 
 async def _start(
-    command: Sequence[str], cwd: Path, env: Mapping[str, str], text: str
+    command: Sequence[str], cwd: Path, env: Mapping[str, str], text: str, name: str
 ) -> tuple[asyncio.subprocess.Process, asyncio.StreamReader, asyncio.ReadTransport]:
     """Start it with a pipe of our own: asyncio's `wait` waits for whoever inherited one of its pipes."""
     stdout = asyncio.StreamReader()
@@ -150,7 +152,7 @@ async def _start(
             )
     except (OSError, ValueError) as error:
         pipe.close()
-        raise ToolError(f"`{command[0][:100]}` cannot be started: {_reason(error)}.") from error
+        raise ToolError(f"`{name[:100]}` cannot be started: {_reason(error)}.") from error
     except asyncio.CancelledError:
         pipe.close()
         raise

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, overload
 from miniclaw.errors import ConfigError, ToolError
 from miniclaw.gateway.protocol import new_id, plain_text
 from miniclaw.tools.arguments import ValidatesArguments, check_arguments, optional_without_null
-from miniclaw.tools.base import Risk, Tool, ToolResult, ToolSource
+from miniclaw.tools.base import Risk, Tool, ToolResult, ToolSource, fault_of
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.exports import chat_form, mcp_form, responses_form
 from miniclaw.tools.foreign import contained, is_cancelled, kind_of, tasks_contained, trace_of
@@ -286,13 +286,8 @@ class ToolRegistry:
                 raise ConfigError(
                     f"Two tools are called `{name}`: {origin_of(taken.tool)} and {origin_of(tool)}. Rename one."
                 )
-        if isinstance(tool.risk, str) and tool.risk not in ("read", "write", "forbidden"):
-            raise ConfigError(f"Tool `{tool.name}` ({origin_of(tool)}): there is no risk `{tool.risk}`.")
-        if tool.wants_context and "tool_context" in tool.parameters.get("properties", {}):
-            raise ConfigError(
-                f"Tool `{tool.name}` ({origin_of(tool)}): give the parameter `tool_context` another name;"
-                " it would hide the context of the call."
-            )
+        if fault := fault_of(tool):
+            raise ConfigError(f"Tool `{tool.name}` ({origin_of(tool)}): {fault}")
         if isinstance(tool, ValidatesArguments):
             validate = tool.validate
         else:

@@ -57,7 +57,9 @@ def run_command_tool(*, bwrap: str | None = None, environ: Mapping[str, str] = o
         if sandbox:
             given = [*_sandboxed(sandbox, workspace), *command]
             env["HOME"] = INSIDE
-        done = await run_program(given, cwd=workspace, env=env, seconds=seconds, max_bytes=MAX_BYTES)
+        done = await run_program(
+            given, cwd=workspace, env=env, seconds=seconds, max_bytes=MAX_BYTES, name=command[0]
+        )
         if done.reason:
             raise ToolError(f"`{command[0]}` was killed: {done.reason}. It wrote:\n{done.output}".rstrip())
         content = f"{done.output.rstrip()}\n[exit code {done.code}]".lstrip()
