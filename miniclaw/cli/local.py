@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -20,6 +21,7 @@ NEEDS_YES: Final = {
     "/memories clear": ("忘记所有记忆？", "Forget all memories?"),
 }
 PAGE: Final = 1000
+LOOKS, LOOK_SECONDS = 10, 0.2
 
 
 class Commanding(Protocol):
@@ -49,7 +51,15 @@ async def run_local(conversation: Commanding, line: str, args: argparse.Namespac
         from miniclaw.cli import trace_command
 
         turn = rest.strip() or conversation.last_turn
-        trace_command.run(argparse.Namespace(**{**vars(args), "turn": turn, "prompt": False, "json": False}))
+        given = argparse.Namespace(**{**vars(args), "turn": turn, "prompt": False, "json": False})
+        for left in reversed(range(LOOKS)):
+            try:
+                trace_command.run(given)
+                break
+            except ConfigError:
+                if not left:
+                    raise
+                await asyncio.sleep(LOOK_SECONDS)  # it is written behind the answer
         return ""
     return None
 
