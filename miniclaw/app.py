@@ -38,12 +38,14 @@ from miniclaw.session.mailbox import Mailbox
 from miniclaw.timer_store import TimerStore
 from miniclaw.timer_tool import ScheduleTool
 from miniclaw.timers import Timers
+from miniclaw.upload_store import UploadStore
 from miniclaw.wiring import build_core
 
 if TYPE_CHECKING:
     from miniclaw.channel.webchat import WebChatChannel
     from miniclaw.gateway.api import Api
     from miniclaw.gateway.http import HttpServer
+    from miniclaw.uploads import Uploads
 
 __all__ = ["MiniClaw"]
 
@@ -251,6 +253,7 @@ class MiniClaw:
         self.gateway: GatewayServer | None = None
         self.web: WebChatChannel | None = None
         self.api: Api | None = None
+        self.uploads: Uploads | None = None
         if gateway and settings.gateway.port is not None:
             self.gateway = GatewayServer(
                 hub,
@@ -274,6 +277,7 @@ class MiniClaw:
         from miniclaw.channel.webchat import WebChatChannel
         from miniclaw.gateway.api import Api
         from miniclaw.gateway.http import HttpServer
+        from miniclaw.uploads import Uploads
 
         settings, size = self.settings, self.settings.limits.message_bytes
         server = HttpServer(settings.web, self.identities, rules, message_bytes=size)
@@ -291,6 +295,8 @@ class MiniClaw:
         )
         server.add(self.web.routes())
         server.add(self.api.routes())
+        self.uploads = Uploads(UploadStore(self._db, clock=self._clock), settings, self.data_dir)
+        server.add(self.uploads.routes())
         self._add_platforms(server)
         if "generic" in self._push:
             await self.identities.ensure(settings.channels.generic.user)
@@ -332,6 +338,8 @@ class MiniClaw:
                 await self.turns.forget_old()
                 await self.outbox.forget_sent(before=self._clock() - KEEP_SENT_SECONDS)
                 await self.sessions.cleanup_expired(self.mailbox.is_busy)
+                if self.uploads is not None:
+                    await self.uploads.forget_unsent()
             except StorageError as error:
                 logger.error("cleaning up is put off: %s", error)
 

@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["MIGRATIONS", "SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 
 _TIMERS: Final = """
 CREATE TABLE timers (
@@ -15,6 +15,13 @@ CREATE TABLE timers (
   next_at REAL, session_id TEXT, configured INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX timers_by_time ON timers (next_at) WHERE next_at IS NOT NULL;
+"""
+
+_UPLOADS: Final = """
+CREATE TABLE uploads (
+  upload_id TEXT PRIMARY KEY, user_id TEXT NOT NULL, ref TEXT NOT NULL, created_at REAL NOT NULL, sent INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX uploads_unsent ON uploads (created_at) WHERE NOT sent;
 """
 
 SCHEMA: Final = (
@@ -82,6 +89,7 @@ CREATE TABLE usage (
 ) WITHOUT ROWID;
 """
     + _TIMERS
+    + _UPLOADS
 )
 
 MIGRATIONS: Final = {
@@ -90,5 +98,6 @@ MIGRATIONS: Final = {
     "CREATE TABLE pairings (code TEXT PRIMARY KEY, channel TEXT NOT NULL, account TEXT NOT NULL, "
     "platform_user TEXT NOT NULL, created_at REAL NOT NULL) WITHOUT ROWID",
     2: _TIMERS,
+    3: _UPLOADS,
 }
 """What makes the next schema of one."""

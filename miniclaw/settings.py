@@ -125,6 +125,8 @@ class LimitSettings(Section):
     """How much is taken in."""
 
     message_bytes: int = Field(default=1024 * 1024, ge=1024)
+    upload_bytes: int = Field(default=20 * 1024 * 1024, ge=1)
+    """Of the largest file that can be uploaded; a text is also held to `tools.file_bytes`."""
     running: int = Field(default=256, ge=1)
     """Turns at once."""
     waiting: int = Field(default=10_000, ge=1)

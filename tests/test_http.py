@@ -202,7 +202,7 @@ async def test_a_failed_turn_is_200_with_the_error_in_the_body(tmp_path: Path) -
         ('{"text":"x","more":1}', 400, "bad_message"),
         ('{"text":"\\u0000"}', 400, "bad_message"),
         ('{"text":"x","session_id":"ses_none"}', 404, "session_not_found"),
-        ('{"text":"x","attachments":[{"id":"upl_1"}]}', 400, "unsupported"),
+        ('{"text":"x","attachments":[{"id":"upl_1"}]}', 404, "not_found"),
         ('{"text":"' + "x" * 1_100_000 + '"}', 413, "too_large"),
     ],
 )

@@ -33,6 +33,8 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "notify",
         "metrics",
         "text",
+        "file_kinds",
+        "file_text",
         "front_matter",
         "schema",
         "wal",
@@ -42,11 +44,11 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "archive",
     ),
     ("gateway.protocol", "gateway.events", "gateway.paced", "channel.base", "channel.questions"),
-    ("identity", "session", "timer_store"),
+    ("identity", "session", "timer_store", "upload_store"),
     ("tools",),
     ("skills", "memory", "mcp"),
     ("agent",),
-    ("gateway", "timers", "timer_tool", "observer"),
+    ("gateway", "timers", "timer_tool", "observer", "uploads"),
     ("channel",),
     ("app", "wiring"),
     ("cli", "__main__"),
@@ -56,7 +58,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
 MODULE_LINES, FUNCTION_LINES = 300, 40
 
 LARGER: dict[str, tuple[int, str]] = {
-    "gateway/protocol.py": (370, "the whole wire protocol and its envelope on one page"),
+    "gateway/protocol.py": (380, "the whole wire protocol and its envelope on one page"),
     "gateway/connection.py": (340, "one connection's life, which both sockets share"),
     "channel/platforms/feishu_api.py": (320, "all that is asked of Feishu, and what each refusal means"),
     "db.py": (
@@ -66,9 +68,11 @@ LARGER: dict[str, tuple[int, str]] = {
     "app.py": (395, "start and stop of all parts, in order, on one page"),
     "app.py:_start": (45, "the order in which the parts start"),
     "wiring.py:build_core": (65, "one flat table of parts"),
-    "settings.py": (330, "every setting and its default on one page"),
+    "settings.py": (335, "every setting and its default on one page"),
     "memory/long_term.py": (340, "all that can be done with a memory, and what each may raise, on one page"),
     "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
+    "agent/turn.py:_converse": (42, "all that a turn is run with, in the order in which it is had"),
+    "tools/workspace.py": (310, "every step of a path, checked in one place"),
     "session/history.py": (340, "the rules of a legal history belong together"),
 }
 """Modules, or functions as `module:name`, that may have more lines than the budget, and why."""
@@ -235,16 +239,16 @@ def test_modules_and_functions_keep_to_their_budget_or_stand_in_the_table() -> N
 CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.py")
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
-        16_700,
+        16_900,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, the thirty ways of printing a call,"
         " budgets, trace, approvals, and file tools that no link leads out of; a quarter is docstrings with units,"
         " errors and sources",
     ),
     "all": (
-        40_100,
+        40_900,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, and what an operator"
-        " needs for months; the nearest peer has 109,000",
+        " needs for months, uploads with their documents; the nearest peer has 109,000",
     ),
 }
 

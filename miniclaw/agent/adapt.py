@@ -11,12 +11,22 @@ from typing import Any, Final
 
 from miniclaw.agent.providers import Message
 from miniclaw.agent.quirks import LENGTHS, Quirks
+from miniclaw.session.history import content_text
 
-__all__ = ["fit_messages", "fit_parameters", "fit_tools", "own_data", "short_id", "short_names", "wire_name"]
+__all__ = [
+    "fit_content",
+    "fit_messages",
+    "fit_parameters",
+    "fit_tools",
+    "own_data",
+    "short_id",
+    "short_names",
+    "wire_name",
+]
 
 _FITTING: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 """Tool names that every server takes."""
-_PRIVATE: Final = frozenset({"reasoning_content", "provider_data"})
+_PRIVATE: Final = frozenset({"reasoning_content", "provider_data", "images"})
 _SIMPLE: Final = frozenset({"type", "description", "properties", "required", "items", "enum"})
 """What every server knows of JSON Schema."""
 
@@ -97,6 +107,8 @@ def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, rename
         if touches_all
         or "reasoning_content" in message
         or "provider_data" in message
+        or "images" in message
+        or isinstance(message.get("content"), list)
         or (touches_own and message["role"] == "assistant")
         else message
         for message in messages
@@ -121,7 +133,7 @@ def _fit(message: Message, quirks: Quirks, by: str) -> Message:
     if quirks.ids and "tool_call_id" in fitted:
         fitted["tool_call_id"] = short_id(fitted["tool_call_id"])
     if message["role"] != "assistant":
-        return fitted
+        return fitted | {"content": fit_content(message.get("content"), quirks)}
     data, thoughts = own_data(message, quirks, by), message.get("reasoning_content")
     if calls := message.get("tool_calls"):
         extras = data.get("calls") or [{}] * len(calls)
@@ -134,6 +146,11 @@ def _fit(message: Message, quirks: Quirks, by: str) -> Message:
     if is_due and quirks.thoughts != "never":
         fitted["reasoning_content"] = thoughts or ""
     return fitted
+
+
+def fit_content(content: object, quirks: Quirks) -> object:
+    """A content without its images where they are not taken; its words tell of each."""
+    return content_text(content) if isinstance(content, list) and quirks.images != "taken" else content
 
 
 def _fit_call(call: Message, extra: Message, quirks: Quirks) -> Message:
@@ -151,10 +168,19 @@ def _alternating(messages: Sequence[Message]) -> list[Message]:
         last = merged[-1] if merged else {}
         is_plain = not message.get("tool_calls") and not last.get("tool_calls")
         if message["role"] == last.get("role") and message["role"] in {"user", "assistant"} and is_plain:
-            merged[-1] = {**last, "content": f"{last.get('content') or ''}\n\n{message.get('content') or ''}"}
+            merged[-1] = {**last, "content": _joined(last.get("content"), message.get("content"))}
         else:
             merged.append(message)
     return merged
+
+
+def _joined(first: Any, second: Any) -> Any:
+    if not isinstance(first, list) and not isinstance(second, list):
+        return f"{first or ''}\n\n{second or ''}"
+    both = (
+        one if isinstance(one, list) else [{"type": "text", "text": one or ""}] for one in (first, second)
+    )
+    return [part for parts in both for part in parts]
 
 
 def short_id(call_id: str) -> str:

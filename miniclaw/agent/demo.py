@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo, ToolCall
 from miniclaw.agent.replies import is_chinese
 from miniclaw.gateway.protocol import new_id
+from miniclaw.session.history import content_text
 from miniclaw.session.models import Usage
 
 __all__ = ["DemoProvider"]
@@ -78,7 +79,7 @@ class DemoProvider:
     async def chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> LLMResponse:
         offered = {tool["function"]["name"] for tool in tools or ()}
         reply = _reply(messages, offered)
-        words = sum(len(str(message.get("content") or "")) for message in messages)
+        words = sum(len(content_text(message.get("content"))) for message in messages)
         usage = Usage(model=NAME, input_tokens=words // 3, output_tokens=len(str(reply)) // 3, calls=1)
         if isinstance(reply, str):
             return LLMResponse(text=reply, usage=usage)
@@ -99,7 +100,7 @@ def _reply(messages: Sequence[Message], offered: set[str]) -> str | ToolCall:
     place = max((i for i, m in enumerate(messages) if m["role"] == "user"), default=None)
     if place is None:
         return _HELP[0]
-    question = str(messages[place].get("content") or "")
+    question = content_text(messages[place].get("content"))
     results = _results(messages[place + 1 :])
     if results:
         return _after_tool(question, *results[-1], offered)

@@ -24,7 +24,7 @@ from miniclaw.agent.client import new_client, warm_up
 from miniclaw.agent.failures import read_failure
 from miniclaw.agent.patience import Patience
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo, whole
-from miniclaw.agent.quirks import Quirks
+from miniclaw.agent.quirks import Quirks, images_in
 from miniclaw.agent.report import Report
 from miniclaw.agent.responses import ResponsesAssembler, responses_body
 from miniclaw.agent.sse import EventReader, read_json
@@ -182,6 +182,7 @@ class OpenAIProvider:
                     raise await self._with_models(failure) from error
             else:
                 if changes:  # only now: the refusals of a request that never succeeds are its own
+                    quirks.forget_passing()
                     self._quirks[self._model] = quirks
                 yield LLMChunk(response=self._checked(response, request, quirks))
                 return
@@ -212,7 +213,7 @@ class OpenAIProvider:
         from openai import AsyncStream
 
         content = encode_json(request.body)
-        request.sent_bytes = len(content)
+        request.sent_bytes = len(content) - sum(map(len, images_in(request.body)))
         given: Any = {"cast_to": object, "options": {"headers": JSON}, "content": content}
         stream = await self._client().post(request.path, stream=True, stream_cls=AsyncStream[object], **given)
         reader, assembler = EventReader(), request.assembler

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from typing import Any
 
 from miniclaw.agent.core import Core
-from miniclaw.agent.incoming import take_in
+from miniclaw.agent.incoming import load_images, take_in
 from miniclaw.agent.progress import Progress, keep_steps
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.memory.context import Layer, SystemPromptBuilder, project_instructions
@@ -33,8 +35,8 @@ class TurnOpening:
         """Store the user's message, recall, and tell readers that the turn begins."""
         steps = session.steps_of(turn.turn_id)
         if not steps:
-            message = {"role": "user", "content": await self._said(turn, progress)}
-            await self._c.sessions.append(session, [Entry(turn.turn_id, 0, message, self._c.clock())])
+            message, meta = await self._said(turn, progress)
+            await self._c.sessions.append(session, [Entry(turn.turn_id, 0, message, self._c.clock(), meta)])
             if not session.title:
                 await self._c.sessions.update(session, title=title_of(turn.text or message["content"]))
                 self._titled(session, turn)
@@ -46,16 +48,29 @@ class TurnOpening:
         if turn.attempt > 1:
             self._c.live.bus.publish(f"session.{turn.session_id}", feed.snapshot())
 
-    async def _said(self, turn: Turn, progress: Progress) -> str:
-        """The text, and a line for each file that came with it."""
+    async def _said(self, turn: Turn, progress: Progress) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """The text, and what is told of each file that came with it; and what a person sees of that."""
+        message: dict[str, Any] = {"role": "user", "content": turn.text}
         if not turn.message.get("files"):
-            return turn.text
+            return message, None
+        taken = await take_in(turn, self._c.push.get(turn.channel), self._workspace(progress))
+        message["content"] = "\n".join([turn.text, "", *taken.lines]).strip()
+        if taken.images:
+            message["images"] = taken.images
+        meta: dict[str, Any] = {"attachments": taken.shown}
+        return message, {**meta, "shown": turn.text} if turn.message["payload"].get("attachments") else meta
+
+    async def images(self, session: Session, progress: Progress) -> dict[str, str]:
+        """Data URLs of the images that the model is shown, by their paths."""
+        if not any("images" in entry.message for entry in session.messages):
+            return {}
+        return await asyncio.to_thread(load_images, session.messages[:], self._workspace(progress))
+
+    def _workspace(self, progress: Progress) -> Workspace:
         settings = self._c.settings.tools
-        workspace = Workspace(
+        return Workspace(
             progress.context.workspace, file_bytes=settings.file_bytes, total_bytes=settings.workspace_bytes
         )
-        told = await take_in(turn, self._c.push.get(turn.channel), workspace)
-        return f"{turn.text}\n\n{told}".strip()
 
     def layers(self, session: Session, turn: Turn, progress: Progress) -> list[Layer]:
         """The system prompt, layer by layer."""

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from miniclaw.agent.report import Report
 
-__all__ = ["LENGTHS", "Quirks"]
+__all__ = ["LENGTHS", "Quirks", "images_in"]
 
 _CORE: Final = frozenset({"model", "messages", "input"})
 LENGTHS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
@@ -58,6 +58,8 @@ class Quirks:
     """What stands in place of a content that an assistant message with calls does not have."""
     thoughts: Literal["own", "calls", "always", "never"] = "own"
     """Which messages carry their thoughts back: those with calls that have some, all with calls, all, none."""
+    images: Literal["taken", "not now", "never"] = "taken"
+    """`not now`: one of those in this request is not; that says nothing of others."""
     data: bool = True
     """Whether what only this server understands goes back to it."""
     _tried: set[str] = field(default_factory=set)
@@ -77,6 +79,8 @@ class Quirks:
                 continue
             if name == "one_system" and not any(role in _ROLES for role in _roles(body)[1:]):
                 continue
+            if name == "images" and not (images_in(body) and self.images == "taken"):
+                continue
             if getattr(self, name) != value and re.search(pattern, words) and self.is_new(f"{name}={value}"):
                 setattr(self, name, value)
                 return f"{name}={value}"
@@ -85,6 +89,12 @@ class Quirks:
             or self._learn_length(words, body)
             or self._learn_parameter(report, body)
         )
+
+    def forget_passing(self) -> None:
+        """Forget what was learned of one request only."""
+        if self.images == "not now":
+            self.images = "taken"
+            self._tried.discard("images=not now")
 
     def is_new(self, change: str) -> bool:
         """Whether this comes up for the first time."""
@@ -153,6 +163,13 @@ class Quirks:
 
 
 _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
+    (
+        r"image.{0,120}(?:too (?:large|big|small|many)|exceed|dimension|corrupt|damaged|base64|format|media type)"
+        r"|(?:process|decode|load|parse|invalid|download).{0,30}\bimage(?!_url| input)\b",
+        "images",
+        "not now",
+    ),
+    (r"image|vision|multi-?modal|content.*\b(?:string|str|text|type)\b", "images", "never"),
     (r"reasoning_content.*(?:must be|required|missing|pass)|missing.*reasoning_content", "thoughts", "calls"),
     (
         r"reasoning_content.*(?:must be|required|missing|pass)|missing.*reasoning_content",
@@ -222,6 +239,16 @@ def _is_about(name: str, value: object, message: str) -> bool:
 def _roles(body: Mapping[str, Any]) -> list[str]:
     sent = body.get("messages") or body.get("input") or ()
     return [str(message.get("role")) for message in sent]
+
+
+def images_in(body: Mapping[str, Any]) -> list[str]:
+    """The data URLs of all images of a request, to either API."""
+    contents = [
+        m.get("content") for m in body.get("messages") or body.get("input") or () if m.get("role") == "user"
+    ]
+    parts = [part for content in contents if isinstance(content, list) for part in content]
+    found = [part["image_url"] for part in parts if "image_url" in part]
+    return [one["url"] if isinstance(one, dict) else one for one in found]
 
 
 def _has_tools(body: Mapping[str, Any], *, strict: bool) -> bool:

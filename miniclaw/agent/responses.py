@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from miniclaw.agent.adapt import own_data, short_id, wire_name
+from miniclaw.agent.adapt import fit_content, own_data, short_id, wire_name
 from miniclaw.agent.answer import AnswerBuilder, RawCall, cut_error
 from miniclaw.agent.failures import error_inside
 from miniclaw.agent.providers import MOST_CALLS, LLMChunk, LLMResponse, Message
@@ -63,7 +63,9 @@ def _items(message: Message, quirks: Quirks, by: str) -> Iterator[Message]:
             "call_id": _id(message["tool_call_id"], quirks),
             "output": content or "",
         }
-    elif role != "assistant" or message.keys() == {"role", "content"}:
+    elif role != "assistant":
+        yield {"role": role, "content": _parts(fit_content(content, quirks))}
+    elif message.keys() == {"role", "content"}:
         yield message
     else:
         text = [{"role": role, "content": content}] if content else []
@@ -74,6 +76,18 @@ def _items(message: Message, quirks: Quirks, by: str) -> Iterator[Message]:
             elif own := text if item == "text" else calls:
                 yield own.pop(0)
         yield from text + calls
+
+
+def _parts(content: Any) -> Any:
+    """Parts of a content by the names that they have here."""
+    if not isinstance(content, list):
+        return content
+    return [
+        {"type": "input_image", "image_url": part["image_url"]["url"]}
+        if "image_url" in part
+        else {"type": "input_text", "text": part["text"]}
+        for part in content
+    ]
 
 
 def _call_item(call: Message, quirks: Quirks) -> Message:

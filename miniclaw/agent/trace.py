@@ -25,6 +25,7 @@ from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.config import Clock
 from miniclaw.errors import ModelError
 from miniclaw.memory.context import Layer
+from miniclaw.session.history import content_text
 from miniclaw.session.models import Turn, Usage
 from miniclaw.settings import TraceSettings
 from miniclaw.tools.base import ToolResult
@@ -258,7 +259,7 @@ def rough_tokens(messages: Sequence[Message]) -> int:
     """A quick estimate: four bytes a token, which is about right for English and for Chinese."""
     size = 0
     for message in messages:
-        size += len((message.get("content") or "").encode("utf-8", "replace"))
+        size += len(content_text(message.get("content")).encode("utf-8", "replace"))
         if calls := message.get("tool_calls"):
             size += sum(len(call["function"]["arguments"]) for call in calls)
     return size // 4

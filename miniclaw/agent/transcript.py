@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ class SessionTranscript:
         model: str,
         tools: Sequence[Message] | None,
         clock: Clock,
+        images: Mapping[str, str],
     ) -> None:
         self._session = session
         self._turn_id = turn.turn_id
@@ -40,13 +41,23 @@ class SessionTranscript:
         self._model = model
         self._tools = tools
         self._clock = clock
+        self._images = images
         steps = session.steps_of(turn.turn_id)
         self._steps = steps
         self._next = steps[-1].step + 1 if steps else 0
 
     def messages(self) -> list[Message]:
-        """System prompt and the legal history that fits the window."""
-        return self._window.fit(self._system, self._session.history(), model=self._model, tools=self._tools)
+        """System prompt and the legal history that fits the window, with its latest images."""
+        found = self._window.fit(self._system, self._session.history(), model=self._model, tools=self._tools)
+        return [self._seen(message) if "images" in message else message for message in found]
+
+    def _seen(self, message: Message) -> Message:
+        """A message with its images as content parts, as Chat Completions takes them."""
+        urls = [url for one in message["images"] if (url := self._images.get(one["path"]))]
+        if not urls:
+            return {"role": "user", "content": message["content"]}
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+        return {"role": "user", "content": [{"type": "text", "text": message["content"]}, *parts]}
 
     def pending(self) -> list[ToolCall]:
         """Calls without a result at the end of what an earlier attempt stored."""

@@ -210,6 +210,7 @@ class TurnRunner:
             model=chosen or self._c.provider.info.name,
             tools=tools.get_openai_tools(),
             clock=self._c.clock,
+            images=await self._opening.images(session, progress),
         )
         seconds = self._c.settings.agent.turn_timeout
         try:

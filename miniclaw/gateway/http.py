@@ -20,6 +20,7 @@ from miniclaw.logs import log_ids
 
 __all__ = [
     "PROTECTED_RESOURCE",
+    "UPLOADS",
     "HttpServer",
     "Route",
     "error_response",
@@ -57,6 +58,8 @@ RETRY_SECONDS: Final = 5
 SHUTDOWN_SECONDS: Final = 2.0
 PROTECTED_RESOURCE: Final = "/.well-known/oauth-protected-resource"
 """Where clients look for how to log in (RFC 9728)."""
+UPLOADS: Final = "/api/uploads"
+"""The one path that takes a form instead of JSON."""
 _USER: Final = web.RequestKey("user", str)
 
 
@@ -242,5 +245,6 @@ class HttpServer:
         changes = request.method not in ("GET", "HEAD")
         if (changes or upgrade) and not own:
             raise ProtocolError("forbidden", "A browser's cookie works only for our own page.")
-        if changes and request.content_type != "application/json":
-            raise ProtocolError("forbidden", "A browser's cookie needs `Content-Type: application/json`.")
+        wanted = "multipart/form-data" if request.path == UPLOADS else "application/json"
+        if changes and request.content_type != wanted:
+            raise ProtocolError("forbidden", f"A browser's cookie needs `Content-Type: {wanted}`.")

@@ -27,6 +27,9 @@ _STATUS: Final[dict[str, Status]] = {
     "storage_unavailable": "unavailable",
 }
 
+_UPLOADING: Final = frozenset({"web", "http", "ws", "terminal"})
+"""Channels whose users can have uploaded what they name."""
+
 
 def refusal(error: ProtocolError) -> Receipt:
     """The receipt of a message that changed nothing."""
@@ -95,8 +98,9 @@ class Ingress:
 
 def _check(inbound: Inbound) -> None:
     """Refuse what cannot be kept or is not taken, before anything is stored."""
-    if isinstance(inbound.payload, TextPayload) and inbound.payload.attachments:
-        raise ProtocolError("unsupported", "This gateway takes no attachments.", reply_to=inbound.msg_id)
+    has_uploads = isinstance(inbound.payload, TextPayload) and bool(inbound.payload.attachments)
+    if has_uploads and inbound.channel not in _UPLOADING:
+        raise ProtocolError("unsupported", "This channel takes no attachments.", reply_to=inbound.msg_id)
     envelope = (inbound.sender, inbound.account, inbound.conversation, inbound.thread, inbound.dedupe)
     target = inbound.reply_to.model_dump() if inbound.reply_to is not None else None
     if has_unreadable(envelope) or has_unreadable(target):

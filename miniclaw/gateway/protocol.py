@@ -87,7 +87,7 @@ class TextPayload(_Strict):
     text: str = Field(pattern=r"\S")
     """At least one character that is no blank."""
     session_id: str | None = Field(default=None, max_length=128)
-    attachments: tuple[Attachment, ...] = ()
+    attachments: tuple[Attachment, ...] = Field(default=(), max_length=8)
 
 
 class CommandPayload(_Strict):
@@ -155,7 +155,7 @@ class ReplyTarget(BaseModel):
 
 
 class FileRef(BaseModel):
-    """A file that came with a platform's message and is fetched from the platform when its turn begins."""
+    """A file of a message: fetched from the platform when its turn begins, or uploaded before."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -166,6 +166,12 @@ class FileRef(BaseModel):
     size: int | None = None
     """Bytes, where the platform tells."""
     url: str | None = None
+    path: str = ""
+    """Where an uploaded one lies in the workspace."""
+    text_path: str = ""
+    """Where its text lies, for one that is not a text itself."""
+    note: str = ""
+    """What keeps its text from being read, or from being whole."""
 
 
 class Inbound(GatewayMessage):

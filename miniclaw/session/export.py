@@ -8,7 +8,7 @@ from typing import Any
 from miniclaw.gateway.protocol import format_time
 from miniclaw.session.models import Entry, Session
 
-__all__ = ["entry_row", "to_json", "to_markdown"]
+__all__ = ["entry_row", "fenced", "to_json", "to_markdown"]
 
 
 def entry_row(entry: Entry) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def to_markdown(session: Session) -> str:
     for entry in session.messages:
         message = entry.message
         if message["role"] == "tool":
-            lines += [_fenced(message.get("content") or ""), ""]
+            lines += [fenced(message.get("content") or ""), ""]
             continue
         lines += [f"## {message['role']} · {format_time(entry.at)}", ""]
         if message.get("content"):
@@ -59,7 +59,7 @@ def to_markdown(session: Session) -> str:
     return "\n".join(lines)
 
 
-def _fenced(text: str) -> str:
+def fenced(text: str) -> str:
     """A text as a code block whose fence no line of the text can close."""
     fence = "```"
     while fence in text:

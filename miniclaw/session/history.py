@@ -16,9 +16,11 @@ from miniclaw.text import estimate_tokens
 
 __all__ = [
     "INTERRUPTED",
+    "IMAGE_TOKENS",
     "MESSAGE_TOKENS",
     "NOT_BEGUN",
     "HistoryView",
+    "content_text",
     "legal",
     "message_tokens",
     "parse_arguments",
@@ -35,6 +37,8 @@ NOT_BEGUN: Final = "This call was not carried out: the turn was stopped before i
 """The result of a call that surely changed nothing."""
 MESSAGE_TOKENS: Final = 4
 """What a message costs beside its text, about."""
+IMAGE_TOKENS: Final = 1_000
+"""What an image costs, about; each server counts its own way."""
 TOGETHER: Final = 500
 """Messages that are counted as one text."""
 
@@ -209,13 +213,17 @@ def parse_arguments(raw: object) -> dict[str, Any] | None:
 
 def message_tokens(message: Message) -> int:
     """An estimate of what a message costs; the thoughts of one with calls go back to some servers."""
-    return MESSAGE_TOKENS + estimate_tokens(_counted_text(message))
+    return MESSAGE_TOKENS + _images(message) + estimate_tokens(_counted_text(message))
 
 
 def _together(messages: Sequence[Message]) -> int:
     """What messages cost, counted as one text: as much as one by one, or a little more."""
     # Each is rounded up by itself, and is one token at least.
-    return (MESSAGE_TOKENS + 1) * len(messages) + estimate_tokens("\n".join(map(_counted_text, messages)))
+    return (
+        (MESSAGE_TOKENS + 1) * len(messages)
+        + sum(map(_images, messages))
+        + estimate_tokens("\n".join(map(_counted_text, messages)))
+    )
 
 
 def _counted_text(message: Message) -> str:
@@ -226,8 +234,21 @@ def _counted_text(message: Message) -> str:
 
 
 def _text_in(message: Message, key: str) -> str:
-    text = message.get(key)
-    return text if isinstance(text, str) else ""
+    return content_text(message.get(key))
+
+
+def _images(message: Message) -> int:
+    """What the images of a message cost, as they are stored or as they are sent."""
+    parts = message.get("content")
+    sent = [p for p in parts if "image_url" in p] if isinstance(parts, list) else ()
+    return IMAGE_TOKENS * (len(sent) + len(message.get("images") or ()))
+
+
+def content_text(content: object) -> str:
+    """The text of a content, which is a text, or parts of which some are texts; empty for none."""
+    if isinstance(content, list):
+        return "\n\n".join(str(part["text"]) for part in content if isinstance(part, dict) and "text" in part)
+    return content if isinstance(content, str) else ""
 
 
 def _sound_calls(calls: object) -> list[tuple[str, Message]]:

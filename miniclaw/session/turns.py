@@ -18,6 +18,7 @@ from miniclaw.session.outbox import Delivery, insert_deliveries
 from miniclaw.session.rows import TURN_COLUMNS, UNREADABLE, readable_turn, session_key, turn_of
 from miniclaw.session.sqlite import append_entries, check_fence, insert_session
 from miniclaw.session.usage import count_usage
+from miniclaw.upload_store import claim_uploads
 
 __all__ = ["Accepted", "TurnStore"]
 
@@ -55,7 +56,7 @@ class TurnStore:
                 nothing is stored and no id is claimed.
 
         Raises:
-            ProtocolError: the session is unknown or another's, or `reserve` refused.
+            ProtocolError: the session or an upload is unknown or another's, or `reserve` refused.
         """
         return await self._db.write(lambda connection: self._accept(connection, inbound, reserve))
 
@@ -225,13 +226,13 @@ class TurnStore:
                 return Accepted(session_id=first[0], turn_id=first[1], turn=None)
         if session_id is None:
             if inbound.only_known:
-                raise ProtocolError(
-                    "ignored", "it does not name the agent, and its conversation is not known"
-                )
+                raise ProtocolError("ignored", "it does not name the agent, nor is its conversation known")
             session_id = self._make_session(connection, inbound, scope)
         reserve(session_id)
         turn_id, moment = new_id("turn"), self._clock()
-        message = inbound.model_dump(mode="json", exclude_none=True)
+        message = claim_uploads(connection, inbound, user_id, moment).model_dump(
+            mode="json", exclude_none=True
+        )
         cursor = connection.execute(
             "INSERT INTO turns (turn_id, session_id, user_id, channel, message, state, created_at) "
             "VALUES (?, ?, ?, ?, ?, 'waiting', ?)",

@@ -192,6 +192,13 @@ class Workspace:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(directory.at(old.path[-1]), dir_fd=directory.fd)
 
+    def remove(self, path: str) -> None:
+        """Delete a file, if it is there."""
+        *parents, name = self._file(path)
+        with self.changing(), _explained(path), self._directory(parents) as directory:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(directory.at(name), dir_fd=directory.fd)
+
     def _file(self, path: str) -> tuple[str, ...]:
         names = read_path(path)
         if not names:
