@@ -7,7 +7,11 @@ import json
 import os
 import socket
 import sqlite3
+import sys
+import time
 from contextlib import closing
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -269,3 +273,42 @@ async def test_the_public_address_is_tried_with_each_platforms_own_challenge(
         assert await asyncio.to_thread(main, [*words, url]) == 1
         out = json.loads(capsys.readouterr().out)
         assert [check["name"] for check in out if check["state"] == "failed"] == ["slack"]
+
+
+async def test_a_clock_that_is_wrong_is_told_with_its_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def models(request: web.Request) -> web.Response:
+        date = format_datetime(datetime.fromtimestamp(time.time() - 600, UTC), usegmt=True)
+        return web.json_response({"data": [{"id": "m"}]}, headers={"Date": date})
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
+        code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    finally:
+        await runner.cleanup()
+    (check,) = found["clock"]
+    assert code == 0 and check["state"] == "warning" and "NTP" in check["mend"]
+    assert 595 <= int(check["result"].split()[0]) <= 660 and "ahead" in check["result"]
+
+
+def test_a_dead_mcp_server_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    servers = {"mcpServers": {"gone": {"command": sys.executable, "args": ["-c", "raise SystemExit(3)"]}}}
+    (tmp_path / "mcp.json").write_text(json.dumps(servers), encoding="utf-8")
+    _, found = doctor(tmp_path, capsys)
+    (check,) = found["mcp"]
+    assert check["state"] == "warning" and check["result"].startswith("gone: ")
+    assert check["mend"] == "try `miniclaw mcp check gone`"
+
+
+def test_what_a_damaged_database_left_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "miniclaw.db.corrupt").touch()
+    (tmp_path / "miniclaw.db.damaged").touch()
+    _, found = doctor(tmp_path, capsys)
+    left, met = found["damage"]
+    assert "miniclaw.db.corrupt" in left["result"] and "restart" in met["mend"]

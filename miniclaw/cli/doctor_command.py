@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from miniclaw.cli import say
 from miniclaw.errors import ConfigError, ModelError
+from miniclaw.salvage import is_damaged
 from miniclaw.schema import SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ LOW_DISK_BYTES: Final = 500 * 1024 * 1024
 """Free space below which a warning is due."""
 MOST_LETTERS: Final = 10
 """Dead letters that are named one by one."""
+CLOCK_SECONDS: Final = 60.0
 MODEL_SECONDS: Final = 10.0
 """How long the model server may take to list its models."""
 _RETRY: Final = "mend the cause, then POST /api/deliveries/KEY/retry for each that is still wanted"
@@ -80,6 +82,7 @@ def _checks(loaded: LoadedSettings, public_url: str | None) -> Iterator[Check]:
     yield from _database(loaded.data_dir / "miniclaw.db")
     yield from _ports(loaded)
     yield from _model(loaded)
+    yield from _clock(loaded)
     yield from _mcp(loaded)
     from miniclaw.cli.doctor_webhooks import look
 
@@ -103,6 +106,11 @@ def _directory(directory: Path) -> Iterator[Check]:
 
 
 def _database(path: Path) -> Iterator[Check]:
+    for left in sorted(path.parent.glob(f"{path.name}.corrupt*")):
+        mend = "look at the disk; delete the file when nothing in it is missed"
+        yield Check("damage", "warning", f"{left.name} holds what could not be read", mend)
+    if is_damaged(path):
+        yield Check("damage", "warning", "damage was met since the start", "restart: what is sound is kept")
     if not path.exists():
         yield Check("database", "ok", "none yet")
         return
@@ -177,6 +185,24 @@ def _model(loaded: LoadedSettings) -> Iterator[Check]:
 
     run_async(look())
     yield from found
+
+
+def _clock(loaded: LoadedSettings) -> Iterator[Check]:
+    from miniclaw.cli.doctor_clock import seconds_off
+
+    model = loaded.settings.model
+    if model.base_url is None and model.api_key is None:
+        return
+    off = seconds_off((model.base_url or "https://api.openai.com/v1").rstrip("/") + "/models")
+    if off is None:
+        return
+    if abs(off) < CLOCK_SECONDS:
+        yield Check("clock", "ok", "agrees with the model server's")
+        return
+    said = f"{abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the model server's"
+    yield Check(
+        "clock", "warning", said, "set it, or switch NTP on: from 5 minutes on, platforms' signatures fail"
+    )
 
 
 def _mcp(loaded: LoadedSettings) -> Iterator[Check]:
