@@ -50,9 +50,10 @@ docs: $(RUN_STAMP) ## write docs/configuration.md from the settings
 bench: $(DEV_STAMP) ## measure everything and write bench/RESULTS.md; ARGS="turn gateway" only some
 	$(BIN)/python bench/run.py $(ARGS)
 
-chaos: $(DEV_STAMP) ## 200 conversations through ten kills, and 20 through fifty
+chaos: $(DEV_STAMP) ## 200 conversations through ten kills, and 20 through fifty; then many gateways on Redis
 	$(BIN)/python scripts/chaos.py --sessions 200 --messages 5 --kills 10 $(ARGS)
 	$(BIN)/python scripts/chaos.py --sessions 20 --messages 40 --kills 50 $(ARGS)
+	$(BIN)/python scripts/chaos.py --redis $(ARGS)
 
 soak: $(DEV_STAMP) ## 50 people for 20 minutes with kills: memory, descriptors, answers; ARGS="--minutes 2" for less
 	$(BIN)/python scripts/soak.py $(ARGS)

@@ -14,10 +14,10 @@ from miniclaw.agent.providers import LLMProvider, WarmsUp
 from miniclaw.agent.reply import AgentReply, reply_of
 from miniclaw.agent.select import choose_provider
 from miniclaw.agent.turn import TurnRunner
+from miniclaw.backends import backend_of
 from miniclaw.channel.base import Channel, Delivers
 from miniclaw.channel.cli import CLIChannel
 from miniclaw.config import Clock, LoadedSettings
-from miniclaw.db import Database
 from miniclaw.errors import ConfigError, ProtocolError, StorageError
 from miniclaw.gateway.access import HostRules
 from miniclaw.gateway.command_table import read_command
@@ -31,14 +31,11 @@ from miniclaw.gateway.protocol import Inbound, MessageType, TextPayload, new_id,
 from miniclaw.gateway.reader import TurnReader
 from miniclaw.gateway.router import MessageRouter, pump
 from miniclaw.gateway.server import GatewayServer
-from miniclaw.identity import Identities, is_user_id
+from miniclaw.identity import is_user_id
 from miniclaw.observer import Observer
 from miniclaw.rundir import RunDir, RunningGateway, read_or_make_token
-from miniclaw.session.mailbox import Mailbox
-from miniclaw.timer_store import TimerStore
 from miniclaw.timer_tool import ScheduleTool
 from miniclaw.timers import Timers
-from miniclaw.upload_store import UploadStore
 from miniclaw.wiring import build_core
 
 if TYPE_CHECKING:
@@ -92,8 +89,8 @@ class MiniClaw:
         self._clock = clock
         self._wants = (gateway, web)
         self._given_provider = provider
-        self._rundir = RunDir(self.data_dir)
-        self._db = Database(self.data_dir / "miniclaw.db", sync=self.settings.storage.sync)
+        self._rundir = RunDir(self.data_dir, shared=self.settings.redis.url is not None)
+        self._backend = backend_of(self.settings, self.data_dir, self.live, clock=clock)
         self._push: dict[str, Delivers] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._started = False
@@ -167,15 +164,14 @@ class MiniClaw:
         settings = self.settings
         configured = settings.gateway.token
         self.token = read_or_make_token(self.data_dir, configured.get_secret_value() if configured else None)
-        await self._db.open()
-        self.identities = Identities(self._db, clock=self._clock)
+        await self._backend.open()
+        self.identities = self._backend.identities
         await self.identities.start(self.token)
         self.provider = self._given_provider or await choose_provider(settings.model, settings.agent)
         core = build_core(
             settings,
             self.data_dir,
-            self._db,
-            identities=self.identities,
+            self._backend,
             provider=self.provider,
             live=self.live,
             push=self._push,
@@ -193,6 +189,7 @@ class MiniClaw:
         self.replies.start()
         await self.dispatcher.start()
         await self._recover()
+        self._backend.start(self.runner, self.dispatcher)
         # No await from here on: who has entered can add tools before a turn of a former process goes on.
         for channel in self.channels.values():
             self._spawn(pump(channel, self.router))
@@ -207,20 +204,14 @@ class MiniClaw:
 
     def _build_road(self, core: Core) -> None:
         """The way of a message: router, ingress, mailbox, runner, dispatcher."""
-        limits = self.settings.limits
         self._build_timers()
-        self.mailbox = Mailbox(
-            lambda turn: self.runner.run(turn),
-            running=limits.running,
-            waiting=limits.waiting,
-            per_session=limits.waiting_per_session,
-        )
-        self.timers.is_busy = self.mailbox.is_busy
+        self.mailbox = self._backend.mailbox(lambda turn: self.runner.run(turn))
+        self.timers.is_busy = self.mailbox.has_turns
         self.commands = Commands(core, self.mailbox, self.timers)
         self.runner = TurnRunner(core, self.commands, pause=self.mailbox.pause)
         self.ingress = Ingress(core.turns, self.mailbox, self.bus)
         self.commands.connect(self.ingress, self.runner)
-        self.observer = Observer(self.bus, self._db, lambda: self.mailbox.load)
+        self.observer = Observer(self.bus, core.outbox, lambda: self.mailbox.load)
         self.router = MessageRouter(read_command, refused=self.observer.refused)
         self.router.register(MessageType.TEXT, self.ingress.accept)
         self.router.register(MessageType.COMMAND, self.commands.handle)
@@ -234,7 +225,7 @@ class MiniClaw:
 
     def _build_timers(self) -> None:
         self.timers = Timers(
-            TimerStore(self._db, clock=self._clock),
+            self._backend.timers,
             self.identities,
             self._push,
             configured=self.settings.timers,
@@ -291,12 +282,13 @@ class MiniClaw:
             may_move="web.port" not in self._origins,
         )
         self.api = Api(
-            core, self.commands, self.mailbox, self.dispatcher, self._db, self.timers, self.observer
+            core, self.commands, self.mailbox, self.dispatcher, self._backend, self.timers, self.observer
         )
         server.add(self.web.routes())
         server.add(self.api.routes())
-        self.uploads = Uploads(UploadStore(self._db, clock=self._clock), settings, self.data_dir)
-        server.add(self.uploads.routes())
+        if self._backend.uploads is not None:
+            self.uploads = Uploads(self._backend.uploads, settings, self.data_dir)
+            server.add(self.uploads.routes())
         self._add_platforms(server)
         if "generic" in self._push:
             await self.identities.ensure(settings.channels.generic.user)
@@ -337,7 +329,7 @@ class MiniClaw:
             try:
                 await self.turns.forget_old()
                 await self.outbox.forget_sent(before=self._clock() - KEEP_SENT_SECONDS)
-                await self.sessions.cleanup_expired(self.mailbox.is_busy)
+                await self.sessions.cleanup_expired(self.mailbox.has_turns)
                 if self.uploads is not None:
                     await self.uploads.forget_unsent()
             except StorageError as error:
@@ -367,6 +359,7 @@ class MiniClaw:
             await self.memory.close()
         for channel in self.channels.values():
             await channel.stop()
+        await self._backend.quiet()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -375,7 +368,7 @@ class MiniClaw:
             await self.servers.stop()
         if self._given_provider is None and hasattr(self, "provider"):
             await self.provider.close()
-        await self._db.close()
+        await self._backend.close()
         self._rundir.release()
         self._started = False
 

@@ -67,6 +67,7 @@ FLAT_NAMES: Final[Mapping[str, str]] = {
     "OPENAI_MODEL": "model.name",
     "MAX_CONTEXT_TOKENS": "context.max_tokens",
     "MINICLAW_TOKEN": "gateway.token",
+    "MINICLAW_REDIS_URL": "redis.url",
     "SLACK_SIGNING_SECRET": "channels.slack.signing_secret",
     "SLACK_BOT_TOKEN": "channels.slack.bot_token",
     "SLACK_BOT_USER_ID": "channels.slack.bot_user_id",

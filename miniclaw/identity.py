@@ -13,7 +13,7 @@ from miniclaw.db import Database
 from miniclaw.errors import ConfigError
 from miniclaw.gateway.protocol import new_id
 
-__all__ = ["OWNER", "USER_ID", "Identities", "is_user_id"]
+__all__ = ["OWNER", "USER_ID", "Identities", "hash_of", "is_user_id"]
 
 OWNER: Final = "owner"
 """The user whose token is `MINICLAW_TOKEN`; an admin."""
@@ -32,7 +32,8 @@ def is_user_id(value: str) -> bool:
     return USER_ID.fullmatch(value) is not None and not value.startswith("grp_")
 
 
-def _hash(secret: str) -> str:
+def hash_of(secret: str) -> str:
+    """What is kept of a token or a cookie."""
     # A peer may send anything as a token; what is not sound UTF-8 is nobody's.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -54,18 +55,18 @@ class Identities:
 
         def operation(connection: sqlite3.Connection) -> list[tuple[str, str]]:
             query = "SELECT user_id FROM users WHERE token_hash = ? AND user_id != ?"
-            if other := connection.execute(query, (_hash(owner_token), OWNER)).fetchone():
+            if other := connection.execute(query, (hash_of(owner_token), OWNER)).fetchone():
                 raise ConfigError(f"MINICLAW_TOKEN is the token of the user `{other[0]}`; set another one.")
             # Whoever changes the token after a leak means to shut out every browser that it let in.
             same = connection.execute(
-                "SELECT 1 FROM users WHERE user_id = ? AND token_hash = ?", (OWNER, _hash(owner_token))
+                "SELECT 1 FROM users WHERE user_id = ? AND token_hash = ?", (OWNER, hash_of(owner_token))
             ).fetchone()
             if same is None:
                 connection.execute("DELETE FROM logins WHERE user_id = ?", (OWNER,))
             connection.execute(
                 "INSERT INTO users VALUES (?, 'admin', ?, ?) "
                 "ON CONFLICT (user_id) DO UPDATE SET token_hash = excluded.token_hash",
-                (OWNER, _hash(owner_token), self._clock()),
+                (OWNER, hash_of(owner_token), self._clock()),
             )
             oldest = self._clock() - LOGIN_LIFETIME
             connection.execute("DELETE FROM logins WHERE created_at < ?", (oldest,))
@@ -77,7 +78,7 @@ class Identities:
 
     def user_of_token(self, token: str) -> str | None:
         """The user of a bearer token, or `None`. Only hashes are compared, so timing tells nothing."""
-        return self._tokens.get(_hash(token)) if token else None
+        return self._tokens.get(hash_of(token)) if token else None
 
     def is_admin(self, user_id: str) -> bool:
         """Whether the user may act for others in groups."""
@@ -106,16 +107,19 @@ class Identities:
         """
         if self.exists(user_id):
             raise ConfigError(f"There is a user `{user_id}` already; `users token` gives a new token.")
-        left = " OR ".join(
-            f"EXISTS (SELECT 1 FROM {t} WHERE user_id = ?1)" for t in ("sessions", "turns", "usage")
-        )
-        if not again and self._db.read(f"SELECT 1 WHERE {left}", (user_id,)):
+        if not again and await self._has_left_something(user_id):
             raise ConfigError(
                 f"What a former user `{user_id}` wrote is still there, and the new one would see it; choose "
                 f"another name, or `users add {user_id} --again` for the same person."
             )
         await self.ensure(user_id)
         return await self.new_token(user_id)
+
+    async def _has_left_something(self, user_id: str) -> bool:
+        left = " OR ".join(
+            f"EXISTS (SELECT 1 FROM {t} WHERE user_id = ?1)" for t in ("sessions", "turns", "usage")
+        )
+        return bool(self._db.read(f"SELECT 1 WHERE {left}", (user_id,)))
 
     async def new_token(self, user_id: str) -> str:
         """A fresh token for a user; the old one and every browser that it let in are out.
@@ -128,12 +132,12 @@ class Identities:
 
         def operation(connection: sqlite3.Connection) -> None:
             statement = "UPDATE users SET token_hash = ? WHERE user_id = ?"
-            connection.execute(statement, (_hash(token), user_id))
+            connection.execute(statement, (hash_of(token), user_id))
             connection.execute("DELETE FROM logins WHERE user_id = ?", (user_id,))
 
         await self._db.write(operation)
         self._tokens = {h: user for h, user in self._tokens.items() if user != user_id}
-        self._tokens[_hash(token)] = user_id
+        self._tokens[hash_of(token)] = user_id
         return token
 
     async def link(self, user_id: str, channel: str, account: str, person: str) -> None:
@@ -197,7 +201,7 @@ class Identities:
         await self._db.write(operation)
         self._tokens = {h: user for h, user in self._tokens.items() if user != user_id}
 
-    def list(self) -> list[dict[str, Any]]:
+    async def list(self) -> list[dict[str, Any]]:
         """All users, whether they have a token, and the platform people that they are."""
         users = self._db.read(
             "SELECT user_id, role, token_hash IS NOT NULL FROM users ORDER BY user_id LIMIT 1000"
@@ -220,15 +224,15 @@ class Identities:
     async def login(self, user_id: str) -> str:
         """A fresh cookie value for a browser of this user."""
         value = secrets.token_urlsafe(32)
-        row = (_hash(value), user_id, self._clock())
+        row = (hash_of(value), user_id, self._clock())
         await self._db.write(lambda c: c.execute("INSERT INTO logins VALUES (?, ?, ?)", row).rowcount)
         return value
 
-    def user_of_login(self, value: str) -> str | None:
+    async def user_of_login(self, value: str) -> str | None:
         """The user of a browser's cookie, or `None` when it is unknown or too old."""
         rows = self._db.read(
             "SELECT user_id FROM logins WHERE id_hash = ? AND created_at > ?",
-            (_hash(value), self._clock() - LOGIN_LIFETIME),
+            (hash_of(value), self._clock() - LOGIN_LIFETIME),
         )
         return str(rows[0][0]) if rows else None
 

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from miniclaw.db import Database
 from miniclaw.gateway.events import EventBus, LiveEvent
 from miniclaw.gateway.protocol import TERMINAL_EVENTS, Receipt
 from miniclaw.metrics import Counter, Histogram, Labels, gauge
 from miniclaw.session.models import Turn
+from miniclaw.session.ports import Deliveries
 
 __all__ = ["Observer"]
 
@@ -20,8 +20,8 @@ SECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 class Observer:
     """Listens to everything, keeps nothing of what was said, and costs a dictionary look-up an event."""
 
-    def __init__(self, bus: EventBus, database: Database, load: Callable[[], Mapping[str, int]]) -> None:
-        self._db = database
+    def __init__(self, bus: EventBus, outbox: Deliveries, load: Callable[[], Mapping[str, int]]) -> None:
+        self._outbox = outbox
         self._load = load
         self._connections = 0
         self._accepted: dict[str, float] = {}
@@ -45,15 +45,14 @@ class Observer:
         """Count a message that was not taken."""
         self._errors.add(kind="refused", code=receipt.code or "internal")
 
-    def text(self) -> str:
+    async def text(self) -> str:
         """All of it as Prometheus reads it."""
         counted = (self._turns, self._errors, self._tokens, self._cost, self._tools, self._sent, self._first)
         lines = [line for one in counted for line in one.lines()]
         queue: dict[Labels, float] = {(("state", name),): number for name, number in self._load().items()}
         lines += gauge("miniclaw_queue_turns", "Turns that run and that wait.", queue)
         lines += gauge("miniclaw_connections", "Open connections.", {(): self._connections})
-        waiting = "SELECT count(*) FROM deliveries WHERE state IN ('pending', 'sending')"
-        left: dict[Labels, float] = {(): self._db.read(waiting)[0][0]}
+        left: dict[Labels, float] = {(): await self._outbox.waiting()}
         lines += gauge("miniclaw_deliveries_waiting", "Parts of answers that are not delivered yet.", left)
         return "\n".join(lines) + "\n"
 

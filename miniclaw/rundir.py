@@ -28,11 +28,17 @@ class RunningGateway:
 
 
 class RunDir:
-    """One process at a time writes a data directory; its holder tells the others where it listens."""
+    """One process at a time writes a data directory; its holder tells the others where it listens.
 
-    def __init__(self, data_dir: Path) -> None:
+    Gateways that share everything else through Redis may share the directory too (`shared`): they keep out
+    one that does not, and the last one that started is the one that others find.
+    """
+
+    def __init__(self, data_dir: Path, *, shared: bool = False) -> None:
         self._directory = data_dir / "run"
         self._lock: IO[str] | None = None
+        self._nodes: IO[str] | None = None
+        self._shared = shared
 
     def acquire(self) -> None:
         """Take the lock for the life of this process.
@@ -45,22 +51,29 @@ class RunDir:
             private_directory(self._directory.parent)
             private_directory(self._directory)
             self._lock = (self._directory / "lock").open("a", encoding="utf-8")
+            if self._shared:
+                self._nodes = (self._directory / "nodes").open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(
                 f"`{self._directory.parent}` cannot be written: {error.strerror}; choose another --data-dir."
             ) from error
         tries = 5
-        while not (locked := _try_lock(self._lock)) and (tries := tries - 1):
+        while not (locked := self._take(self._lock)) and (tries := tries - 1):
             time.sleep(0.02)  # another process may just be looking whether somebody holds it
         if not locked:
-            self._lock.close()
-            self._lock = None
+            self._close()
             raise DirectoryBusy(
                 f"Another miniclaw is running on `{self._directory.parent}`; stop it, attach to it with "
                 "`miniclaw chat`, or choose another --data-dir."
             )
         # What a process that was killed left: until this one announces itself, nobody can attach.
-        (self._directory / "gateway.json").unlink(missing_ok=True)
+        if not self._shared:
+            (self._directory / "gateway.json").unlink(missing_ok=True)
+
+    def _take(self, lock: IO[str]) -> bool:
+        if not _try_lock(lock, shared=self._shared):
+            return False
+        return self._nodes is None or _try_lock(self._nodes, shared=True)
 
     def announce(self, gateway: RunningGateway) -> None:
         """Write `run/gateway.json`, readable by this user only."""
@@ -74,9 +87,16 @@ class RunDir:
     def release(self) -> None:
         """Let others have the directory; may be called again."""
         if self._lock is not None:
-            (self._directory / "gateway.json").unlink(missing_ok=True)
-            self._lock.close()
-            self._lock = None
+            path = self._directory / "gateway.json"
+            if not self._shared or f'"pid": {os.getpid()},' in (path.read_text() if path.exists() else ""):
+                path.unlink(missing_ok=True)
+            self._close()
+
+    def _close(self) -> None:
+        for lock in (self._lock, self._nodes):
+            if lock is not None:
+                lock.close()
+        self._lock = self._nodes = None
 
     def running(self) -> RunningGateway | None:
         """The process that holds the directory now, or `None`; a file left by a crash counts for nothing."""
@@ -88,8 +108,10 @@ class RunDir:
 
     def is_held(self) -> bool:
         """Whether a process holds the directory, even if it does not listen yet."""
-        with contextlib.suppress(OSError), (self._directory / "lock").open("a", encoding="utf-8") as lock:
-            return not _try_lock(lock, shared=True)
+        for name in ("lock", "nodes"):  # one process holds the first alone, or many hold the second together
+            with contextlib.suppress(OSError), (self._directory / name).open("a", encoding="utf-8") as lock:
+                if not _try_lock(lock, shared=name == "lock"):
+                    return True
         return False
 
 

@@ -256,6 +256,21 @@ class StorageSettings(Section):
     """Sessions kept in memory."""
 
 
+class RedisSettings(Section):
+    """Many gateways as one; needs the extra `redis` and Redis 7 or Valkey. See `docs/scale.md`."""
+
+    url: SecretStr | None = None
+    """`MINICLAW_REDIS_URL`: `redis://`, `rediss://`, `unix://`, or `redis+sentinel://host:port,…/name[/db]`."""
+    prefix: str = Field(default="miniclaw", pattern=r"^[A-Za-z0-9._-]{1,64}$")
+    """Before all keys, as their one hash tag; gateways with the same one are one gateway."""
+    lease: float = Field(default=15.0, ge=0.2)
+    """Seconds after which the work of a gateway that shows no life goes to another."""
+    timeout: float = Field(default=10.0, gt=0)
+    """Seconds for an answer of Redis."""
+    patience: float = Field(default=60.0, ge=0)
+    """Seconds for which a running turn waits for Redis to come back; then it fails."""
+
+
 class DeliverySettings(Section):
     """Answers to push channels."""
 
@@ -321,6 +336,7 @@ class Settings(Section):
     context: ContextSettings = ContextSettings()
     channels: ChannelSettings = ChannelSettings()
     storage: StorageSettings = StorageSettings()
+    redis: RedisSettings = RedisSettings()
     delivery: DeliverySettings = DeliverySettings()
     log: LogSettings = LogSettings()
     trace: TraceSettings = TraceSettings()

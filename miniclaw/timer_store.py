@@ -14,11 +14,11 @@ from miniclaw.errors import ConfigError
 from miniclaw.gateway.protocol import ReplyTarget, encode_json, format_time
 from miniclaw.schedules import Missed, Schedule
 
-__all__ = ["Timer", "TimerStore"]
+__all__ = ["COLUMNS", "Timer", "TimerStore", "row_of", "timer_of"]
 
 logger = logging.getLogger(__name__)
 
-_COLUMNS: Final = "timer_id, user_id, scope, kind, value, zone, missed, text, origin, anchor, next_at, session_id, configured"
+COLUMNS: Final = "timer_id, user_id, scope, kind, value, zone, missed, text, origin, anchor, next_at, session_id, configured"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,9 @@ class TimerStore:
 
     async def save(self, timer: Timer) -> None:
         """Store a timer in the place of what has its id."""
-        schedule = timer.schedule
-        row = (
-            *(timer.timer_id, timer.user_id, timer.scope, schedule.kind, schedule.value, schedule.zone),
-            *(timer.missed, timer.text, encode_json(timer.origin).decode(), timer.anchor, timer.next_at),
-            *(timer.session_id, int(timer.configured)),
-        )
+        row = row_of(timer)
         marks = ", ".join("?" * len(row))
-        await self._execute(f"INSERT OR REPLACE INTO timers ({_COLUMNS}) VALUES ({marks})", row)
+        await self._execute(f"INSERT OR REPLACE INTO timers ({COLUMNS}) VALUES ({marks})", row)
 
     async def delete(self, timer_id: str) -> None:
         """Remove a timer; its session stays."""
@@ -117,11 +112,21 @@ class TimerStore:
         await self._db.write(lambda connection: connection.execute(statement, values).rowcount)
 
     def _read(self, where: str, value: object) -> list[Timer]:
-        query = f"SELECT {_COLUMNS} FROM timers WHERE {where} ORDER BY next_at IS NULL, next_at LIMIT 200"
-        return [timer for row in self._db.read(query, (value,)) if (timer := _timer(row)) is not None]
+        query = f"SELECT {COLUMNS} FROM timers WHERE {where} ORDER BY next_at IS NULL, next_at LIMIT 200"
+        return [timer for row in self._db.read(query, (value,)) if (timer := timer_of(row)) is not None]
 
 
-def _timer(row: tuple[Any, ...]) -> Timer | None:
+def row_of(timer: Timer) -> tuple[Any, ...]:
+    """The columns of a timer."""
+    schedule = timer.schedule
+    return (
+        *(timer.timer_id, timer.user_id, timer.scope, schedule.kind, schedule.value, schedule.zone),
+        *(timer.missed, timer.text, encode_json(timer.origin).decode(), timer.anchor, timer.next_at),
+        *(timer.session_id, int(timer.configured)),
+    )
+
+
+def timer_of(row: tuple[Any, ...]) -> Timer | None:
     """The timer of a row, or `None`: a damaged one must not keep the others from running."""
     try:
         schedule = Schedule(row[3], row[4], row[5])

@@ -7,7 +7,7 @@ from typing import Any
 
 from miniclaw.errors import ConfigError, ProtocolError, ToolError
 from miniclaw.schedules import Schedule
-from miniclaw.session.turns import TurnStore
+from miniclaw.session.ports import Turns
 from miniclaw.timers import Timers
 from miniclaw.tools.base import Risk, Tool, ToolResult
 from miniclaw.tools.context import ToolContext
@@ -55,7 +55,7 @@ class ScheduleTool(Tool):
     }
     wants_context = True
 
-    def __init__(self, timers: Timers, turns: TurnStore) -> None:
+    def __init__(self, timers: Timers, turns: Turns) -> None:
         self._timers = timers
         self._turns = turns
 
@@ -92,7 +92,7 @@ class ScheduleTool(Tool):
         return "" if following is None else f"{schedule}: {schedule.local(following)}"
 
     async def _add(self, context: ToolContext, arguments: Mapping[str, Any]) -> ToolResult:
-        turn = self._turns.get(context.turn_id)
+        turn = await self._turns.find(context.turn_id)
         if not (text := arguments.get("text", "").strip()):
             raise ToolError("`text` must say what is to be done then.")
         timer = await self._timers.add(

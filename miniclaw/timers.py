@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -74,7 +74,7 @@ class Timers(Channel):
         """Runs that are being stored, with their planned times, by message id."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
-        self.is_busy: Callable[[str], bool] = lambda session_id: False
+        self.is_busy: Callable[[str], Awaitable[bool]]
         """Whether a session has a turn that runs or waits; the mailbox's, which is made later."""
 
     @property
@@ -228,7 +228,7 @@ class Timers(Channel):
             planned = timer.next_at or 0.0
             if _run_id(timer, planned) in self._at_work:
                 continue
-            if timer.session_id is not None and self.is_busy(timer.session_id):
+            if timer.session_id is not None and await self.is_busy(timer.session_id):
                 continue
             if timer.missed == "skip" and moment - planned > GRACE_SECONDS:
                 logger.info("timer %s: the run of %s was missed", timer.timer_id, format_time(planned))

@@ -9,19 +9,17 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
-from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.calls import may_clear
 from miniclaw.agent.core import Core
 from miniclaw.agent.delegate import DelegateTool
 from miniclaw.agent.masking import secrets_of
 from miniclaw.agent.providers import LLMProvider
 from miniclaw.agent.trace import TraceStore
+from miniclaw.backends import Backend
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
-from miniclaw.db import Database
 from miniclaw.errors import ConfigError
 from miniclaw.gateway.events import LiveTurns
-from miniclaw.identity import Identities
 from miniclaw.mcp.client.questions import Questions
 from miniclaw.mcp.client.servers import Servers
 from miniclaw.memory.conversations import ConversationIndex
@@ -30,12 +28,6 @@ from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.memory.tools import memory_tools
 from miniclaw.session.manager import SessionManager
-from miniclaw.session.once import OnceOnly
-from miniclaw.session.outbox import Outbox
-from miniclaw.session.search import SQLiteSearch
-from miniclaw.session.sqlite import SQLiteStorage
-from miniclaw.session.turns import TurnStore
-from miniclaw.session.usage import UsageLedger
 from miniclaw.skills.manager import BUNDLED, SkillManager
 from miniclaw.skills.tools import skill_tools
 from miniclaw.tools.base import Tool
@@ -53,53 +45,49 @@ __all__ = ["build_core", "skills_of", "tools_of"]
 def build_core(
     settings: Settings,
     data_dir: Path,
-    db: Database,
+    backend: Backend,
     *,
-    identities: Identities,
     provider: LLMProvider,
     live: LiveTurns,
     push: dict[str, Delivers],
     clock: Clock,
     token: str = "",
 ) -> Core:
-    """The parts that turns and commands act upon, on an open database."""
+    """The parts that turns and commands act upon, on an open back end."""
     skills = skills_of(settings, data_dir, tools=lambda: registry.names())
-    search = SQLiteSearch(db)
     memory = LongTermMemory(
         data_dir,
         clock=clock,
-        conversations=ConversationIndex(search, clock=clock),
+        conversations=ConversationIndex(backend.search, clock=clock),
         meaning=meaning_of(settings),
     )
     registry = tools_of(
         settings, data_dir, (*memory_tools(memory), *skill_tools(skills), DelegateTool()), token=token
     )
     traces = TraceStore(data_dir / "traces", settings.trace, secrets=secrets_of(settings, token), clock=clock)
-    turns = TurnStore(db, identities, clock=clock)
-
     return Core(
         settings=settings,
         data_dir=data_dir,
         clock=clock,
-        fence=db.epoch,
+        fence=backend.fence,
         live=live,
-        identities=identities,
+        identities=backend.identities,
         sessions=SessionManager(
-            SQLiteStorage(db),
+            backend.storage,
             clock=clock,
             loaded=settings.storage.loaded_sessions,
             ttl=settings.storage.session_ttl,
-            fence=db.epoch,
-            outside=_Outside(settings, data_dir, db, turns, traces),
+            fence=backend.fence,
+            outside=_Outside(settings, data_dir, backend, traces),
         ),
-        search=search,
-        turns=turns,
-        outbox=Outbox(db, clock=clock),
-        once=OnceOnly(db, clock=clock),
-        usage=UsageLedger(db, settings.prices, clock=clock),
+        search=backend.search,
+        turns=backend.turns,
+        outbox=backend.outbox,
+        once=backend.once,
+        usage=backend.usage,
         traces=traces,
         window=ShortTermMemory(settings.context.max_tokens, may_clear=partial(may_clear, registry)),
-        desk=ApprovalDesk(db, settings.approval, is_admin=identities.is_admin, clock=clock),
+        desk=backend.desk,
         memory=memory,
         skills=skills,
         registry=registry,
@@ -165,21 +153,18 @@ def skills_of(
 class _Outside:
     """What a session leaves beside its rows: traces, its plan, its long results."""
 
-    def __init__(
-        self, settings: Settings, data_dir: Path, db: Database, turns: TurnStore, traces: TraceStore
-    ) -> None:
+    def __init__(self, settings: Settings, data_dir: Path, backend: Backend, traces: TraceStore) -> None:
         self._users = settings.users
         self._data_dir = data_dir
-        self._db = db
-        self._turns = turns
+        self._backend = backend
         self._traces = traces
 
     async def forget(self, session_id: str, scope: str) -> None:
-        await self._traces.remove(await self._turns.ids_of(session_id))
+        await self._traces.remove(await self._backend.turns.ids_of(session_id))
         await asyncio.to_thread(self._remove_files, scope, session_id)
 
     async def scrub(self) -> None:
-        await self._db.scrub()
+        await self._backend.scrub()
 
     def _remove_files(self, scope: str, session_id: str) -> None:
         workspace = workspace_of(self._data_dir, scope, self._users)

@@ -17,8 +17,20 @@ from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import Script, ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.errors import ProtocolError
-from tests.support.agent import Zap, eventually, log_of, outcome, question, result_in, say, send, zap
+from tests.support.agent import (
+    Zap,
+    eventually,
+    is_asking,
+    log_of,
+    outcome,
+    question,
+    result_in,
+    say,
+    send,
+    zap,
+)
 from tests.support.claw import running_claw
+from tests.support.inside import database_of
 
 DONE = LLMResponse(text="done")
 
@@ -51,12 +63,12 @@ async def test_a_write_is_asked_for_shown_and_runs_after_a_yes(tmp_path: Path) -
         asked = await question(claw)
         assert (asked.tool, asked.arguments, asked.turn_id) == ("zap", {"at": "a"}, receipt.turn_id)
         assert asked.short_id == asked.approval_id[-6:]
-        await eventually(lambda: claw.commands.sessions.phase(receipt.session_id or "") == "waiting_approval")
+        await eventually(lambda: is_asking(claw, receipt.session_id or ""))
         assert tool.ran == []
         await claw.desk.decide(asked.short_id, "owner", "once")
         await outcome(claw, receipt.turn_id)
         assert tool.ran == ["a"]
-        assert claw.desk.open_for("owner") == []
+        assert await claw.desk.open_for("owner") == []
 
 
 async def test_a_tool_of_the_default_list_runs_unasked_unless_the_operator_denies_it(tmp_path: Path) -> None:
@@ -214,7 +226,7 @@ async def test_an_answer_that_was_committed_before_the_time_ran_out_counts(tmp_p
         def past_the_end(connection: sqlite3.Connection) -> None:
             time.sleep(max(0.0, asked.expires_at - time.time()) + 0.01)
 
-        slow = claw._db.write(past_the_end)
+        slow = database_of(claw).write(past_the_end)
         await claw.desk.decide(asked.approval_id, "owner", "once")
         await slow
         await outcome(claw, receipt.turn_id)
@@ -241,7 +253,7 @@ async def test_an_open_question_is_asked_again_under_the_same_id_after_a_restart
         await eventually(lambda: claw.live.get(receipt.session_id or ""))
         after = await question(claw)
         assert (after.approval_id, after.expires_at) == (before.approval_id, before.expires_at)
-        await eventually(lambda: claw.commands.sessions.phase(receipt.session_id or "") == "waiting_approval")
+        await eventually(lambda: is_asking(claw, receipt.session_id or ""))
         await claw.desk.decide(after.approval_id, "owner", "once")
         assert (await outcome(claw, receipt.turn_id))["data"]["text"] == "done"
         assert (tool.ran, len(provider.requests)) == (["a"], 1)
@@ -290,7 +302,7 @@ async def test_only_the_user_answers_a_question_of_a_direct_session_not_even_an_
         await claw.identities.ensure("ann")
         receipt = await send(claw, user_id="ann")
         asked = await question(claw, "ann")
-        assert claw.identities.is_admin("owner") and claw.desk.open_for("owner") == []
+        assert claw.identities.is_admin("owner") and await claw.desk.open_for("owner") == []
         assert await refused(claw, asked.approval_id, "owner") == "approval_not_found"
         await claw.desk.decide(asked.approval_id, "ann", "once")
         await outcome(claw, receipt.turn_id)
@@ -313,8 +325,8 @@ async def test_in_a_group_the_sender_or_an_admin_answers_and_another_member_does
             assert turn is not None and turn.scope.startswith("grp_")
             users[name] = turn.user_id
         asked = await question(claw, users["sender"])
-        assert claw.desk.open_for("owner") == [asked]
-        assert claw.desk.open_for(users["bob"]) == []
+        assert await claw.desk.open_for("owner") == [asked]
+        assert await claw.desk.open_for(users["bob"]) == []
         for decision in ("once", "deny", "always"):
             assert await refused(claw, asked.short_id, users["bob"], decision) == "approval_not_found"
         await claw.desk.decide(asked.approval_id, users.get(who, who), "once")

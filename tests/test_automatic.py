@@ -62,7 +62,7 @@ async def test_a_fact_in_the_users_own_words_is_saved_and_known_in_a_new_session
         assert (record.content, record.source, record.status) == (HOME["content"], "agent", "active")
         await say(claw, "Where do I live, in Hangzhou?")
         await looked_at(claw)
-        (row,) = claw.commands._c.usage.rows("owner")
+        (row,) = await claw.commands._c.usage.rows("owner")
     assert HOME["content"] in model.seen[-1][0]["content"]
     assert record.memory_id in model.asked[1][1]["content"], "it was not shown what is known"
     assert (row["calls"], row["input_tokens"]) == (4, 34)

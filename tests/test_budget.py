@@ -163,7 +163,7 @@ async def test_a_database_of_the_first_schema_is_brought_up_to_date_and_its_cost
     for _ in range(2):
         database = Database(path)
         await database.open()
-        (row,) = UsageLedger(database, {}, clock=FakeClock()).rows("ann")
+        (row,) = await UsageLedger(database, {}, clock=FakeClock()).rows("ann")
         await database.close()
     assert (row["input_tokens"], row["cached_tokens"], row["cost"]) == (5, 0, "unknown")
     with contextlib.closing(sqlite3.connect(tmp_path / "miniclaw.db.schema1")) as kept:

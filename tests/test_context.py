@@ -26,6 +26,7 @@ from miniclaw.text import estimate_tokens
 from tests.support.agent import eventually, say, send
 from tests.support.claw import running_claw
 from tests.support.client import RawClient, raw_client
+from tests.support.inside import database_of, mailbox_of
 from tests.support.model import illegal, last_user
 
 TODAY = datetime(2026, 2, 3, tzinfo=UTC)
@@ -319,9 +320,9 @@ async def test_clear_forgets_everything_also_where_the_log_has_a_gap(tmp_path: P
     provider = ScriptedProvider([echo] * 3)
     async with running_claw(tmp_path, provider) as claw:
         session_id = (await send(claw, "one")).session_id
-        await eventually(lambda: not claw.mailbox.is_busy(session_id or ""))
+        await eventually(lambda: not mailbox_of(claw).is_busy(session_id or ""))
         statement = "UPDATE entries SET body = 'damaged' WHERE session_id = ? AND position = 0"
-        await claw._db.write(lambda c: c.execute(statement, (session_id,)).rowcount)
+        await database_of(claw).write(lambda c: c.execute(statement, (session_id,)).rowcount)
     async with running_claw(tmp_path, provider) as claw:
         assert claw.gateway is not None
         async with raw_client(claw.gateway.port or 0) as client:

@@ -263,7 +263,7 @@ async def test_the_wait_that_a_platform_names_is_kept(tmp_path: Path) -> None:
     async with office(tmp_path, platform, FakeClock()) as post:
         await post.put(1, "a")
         await eventually(lambda: platform.count and post.states() == {"t1.0": "pending"})
-        (row,) = post.outbox.of_user("ann")
+        (row,) = await post.outbox.of_user("ann")
         assert (row.next_at, row.uncertain) == (START + 17, False)
 
 

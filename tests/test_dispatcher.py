@@ -258,7 +258,7 @@ async def test_a_permanent_refusal_is_a_dead_letter_and_the_next_answer_is_sent(
     refusal = DeliveryError("no such channel", permanent=True)
     async with post_office(tmp_path, Platform(a=[refusal]), row("a", 1), row("b", 2)) as post:
         await eventually(lambda: post.states() == {"a": "dead", "b": "sent"})
-        (dead,) = post.outbox.of_user("ann")
+        (dead,) = await post.outbox.of_user("ann")
         assert dead.error == "no such channel"
 
 
@@ -268,7 +268,7 @@ async def test_a_row_that_is_too_old_is_given_up_without_another_try(tmp_path: P
     rows = (row("a", 1, created_at=old), row("b", 2, created_at=old, error="refused"), row("c", 3))
     async with post_office(tmp_path, None, *rows, settings=settings) as post:
         await eventually(lambda: post.states() == {"a": "dead", "b": "dead", "c": "sent"})
-        assert {d.key: d.error for d in post.outbox.of_user("ann")} == {
+        assert {d.key: d.error for d in await post.outbox.of_user("ann")} == {
             "a": "not delivered in time",
             "b": "refused",
         }
@@ -292,7 +292,7 @@ async def test_the_wait_doubles_up_to_its_limit_unless_the_platform_names_one(
         tmp_path, Platform(a=[error]), first, settings=DeliverySettings(), clock=clock
     ) as post:
         await eventually(lambda: post.states() == {"a": "pending"} and post.platform.tries)
-        (waiting,) = post.outbox.of_user("ann")
+        (waiting,) = await post.outbox.of_user("ann")
         assert (waiting.next_at, waiting.error) == (START + wait, "x")
 
 
@@ -372,7 +372,7 @@ async def test_a_damaged_row_is_a_dead_letter_and_the_next_answer_is_sent(tmp_pa
         )
         post.tell("c")
         await eventually(lambda: post.states() == {"a": "dead", "b": "sent"})
-        (dead,) = post.outbox.of_user("ann")
+        (dead,) = await post.outbox.of_user("ann")
         assert dead.is_damaged and "damaged" in (dead.error or "")
         assert post.platform.tries == [("b", False)]
 

@@ -25,7 +25,7 @@ from miniclaw.config import load_settings
 from miniclaw.session.outbox import Outbox
 from tests.support.core import FakeClock, open_database
 from tests.support.model import FakeModel
-from tests.test_outbox import delivery, store
+from tests.test_outbox import delivery
 
 Checks = dict[str, list[dict[str, str]]]
 
@@ -98,7 +98,7 @@ async def test_dead_letters_are_listed_with_the_way_to_send_them_again(
     async with open_database(tmp_path) as database:
         outbox = Outbox(database, clock=FakeClock())
         rows = [delivery(number) for number in range(12)]
-        await store(database, *rows)
+        await outbox.notice(rows)
         for row in rows[1:]:
             await outbox.dead(row, "channel_not_found")
         code, found = await asyncio.to_thread(doctor, tmp_path, capsys)

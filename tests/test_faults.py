@@ -30,6 +30,7 @@ from tests.support.agent import GUARD, Zap, eventually, log_of, outcome, result_
 from tests.support.claw import TOKEN, running_claw, server_process
 from tests.support.client import raw_client
 from tests.support.core import make_session, text_message
+from tests.support.inside import database_of, mailbox_of
 from tests.support.model import FakeModel, Reply, illegal, last_user
 from tests.test_webhook_generic import hooked, post
 
@@ -161,7 +162,7 @@ async def test_memory_and_database_agree_after_a_cancel_during_the_append_of_a_r
         cancels: list[asyncio.Task[bool]] = []
 
         async def cancelled_meanwhile() -> str:
-            (turn,) = claw.mailbox._current.values()
+            (turn,) = mailbox_of(claw)._current.values()
             cancels.append(asyncio.create_task(claw.commands.cancel(turn.turn_id, "owner")))
             await ticks(wait)
             return "seen"
@@ -240,7 +241,7 @@ async def test_cancelling_a_waiting_turn_leaves_the_running_one_its_feed_and_pha
         waiting = await send(claw, "two", session_id=session_id)
         assert await claw.commands.cancel(waiting.turn_id or "", "owner")
         assert claw.live.get(session_id) is feed and feed is not None
-        assert (phases, claw.commands.sessions.phase(session_id)) == ([], "running")
+        assert (phases, await claw.commands.sessions.phase(session_id)) == ([], "running")
         assert f"turn.cancelled {waiting.turn_id}" in ends
         go.set()
         assert (await outcome(claw, running.turn_id))["data"]["text"] == "echo: one"
@@ -386,13 +387,13 @@ async def test_a_message_for_which_the_disk_is_too_full_is_refused_and_leaves_it
 ) -> None:
     """The commit fails behind the point at which a place was taken."""
     async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
-        pages = await claw._db.write(lambda c: c.execute("PRAGMA page_count").fetchone()[0])
-        await claw._db.write(lambda c: c.execute(f"PRAGMA max_page_count={pages}").fetchall())
+        pages = await database_of(claw).write(lambda c: c.execute("PRAGMA page_count").fetchone()[0])
+        await database_of(claw).write(lambda c: c.execute(f"PRAGMA max_page_count={pages}").fetchall())
         for number in range(3):
             receipt = await send(claw, "x" * 100_000, msg_id=f"m{number}")
             assert (receipt.status, receipt.code) == ("unavailable", "storage_unavailable")
         assert claw.mailbox.load == {"running": 0, "waiting": 0}
-        await claw._db.write(lambda c: c.execute("PRAGMA max_page_count=1000000").fetchall())
+        await database_of(claw).write(lambda c: c.execute("PRAGMA max_page_count=1000000").fetchall())
         assert (await say(claw, "x" * 100_000, msg_id="m1")).startswith("echo: x")
 
 
@@ -405,7 +406,7 @@ async def test_a_message_refused_for_its_envelope_gives_its_place_back(tmp_path:
                 status, answer = await post(http, url, body, message_id=f"{name}{number}")
                 assert (status, answer) in [(400, None), (400, {"status": "bad_message"})]
         assert claw.mailbox.load == {"running": 0, "waiting": 0}
-        assert not claw.mailbox._reserved
+        assert not mailbox_of(claw)._reserved
         status, answer = await post(http, url, {"text": "good", "sender": "s"}, message_id="m")
         assert status == 202
         assert (await outcome(claw, answer["turn_id"]))["data"]["text"] == "echo: good"

@@ -32,6 +32,7 @@ from tests import test_webhook_dingtalk, test_webhook_feishu, test_webhook_slack
 from tests.support.agent import Zap, eventually, zap
 from tests.support.claw import running_claw
 from tests.support.core import FakeClock
+from tests.support.inside import database_of
 from tests.support.model import last_user
 from tests.test_field_reports import answer
 
@@ -154,7 +155,11 @@ class Served:
         """Wait until so many turns have ended and their answers were delivered."""
         query = "SELECT COUNT(*) FROM turns WHERE outcome IS NOT NULL"
         left = "SELECT 1 FROM deliveries WHERE state NOT IN ('sent', 'dead')"
-        await eventually(lambda: self.claw._db.read(query)[0][0] >= turns and not self.claw._db.read(left))
+        await eventually(
+            lambda: (
+                database_of(self.claw).read(query)[0][0] >= turns and not database_of(self.claw).read(left)
+            )
+        )
 
 
 @asynccontextmanager
@@ -190,7 +195,7 @@ async def test_an_event_that_a_platform_posts_again_later_or_after_a_restart_is_
                 await served.claw.turns.forget_old()
                 await asyncio.gather(*(served.say("hi", written=written) for _ in range(3)))
                 await served.all_is_sent(1)
-                assert served.claw._db.read("SELECT COUNT(*) FROM turns")[0][0] == 1
+                assert database_of(served.claw).read("SELECT COUNT(*) FROM turns")[0][0] == 1
         assert served.shown() == ["echo: hi"]
 
 
@@ -314,7 +319,7 @@ async def test_a_reply_in_a_thread_belongs_to_its_thread_alone_however_slack_tel
             await asyncio.gather(*told)
         assert await one.answers(3) == ["echo: root", "echo: named", "echo: unnamed"]
         assert one.turns() == 3 and {shown.thread for shown in one.slack.shown} == {root}
-        assert one.claw._db.read("SELECT COUNT(*) FROM sessions")[0][0] == 1
+        assert database_of(one.claw).read("SELECT COUNT(*) FROM sessions")[0][0] == 1
 
 
 async def test_a_turn_that_came_to_its_limit_says_on_a_platform_that_it_is_not_done(tmp_path: Path) -> None:

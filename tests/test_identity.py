@@ -123,17 +123,17 @@ async def test_a_login_is_its_user_until_it_is_too_old(database: Database, clock
     first, second = await identities.login("ann"), await identities.login("bob")
     assert first != second
     clock.advance(LOGIN_LIFETIME - 1)
-    assert identities.user_of_login(first) == "ann"
-    assert identities.user_of_login(second) == "bob"
+    assert await identities.user_of_login(first) == "ann"
+    assert await identities.user_of_login(second) == "bob"
     clock.advance(2)
-    assert identities.user_of_login(first) is None
+    assert await identities.user_of_login(first) is None
 
 
 @pytest.mark.parametrize("value", ["", "guess", "\udc80", "\x00"])
 async def test_an_unknown_cookie_is_nobody(database: Database, clock: FakeClock, value: str) -> None:
     identities = await started(database, clock)
     await identities.login("ann")
-    assert identities.user_of_login(value) is None
+    assert await identities.user_of_login(value) is None
 
 
 async def test_logins_survive_a_start_and_old_ones_are_swept_out_by_it(
@@ -144,7 +144,7 @@ async def test_logins_survive_a_start_and_old_ones_are_swept_out_by_it(
     clock.advance(LOGIN_LIFETIME + 1)
     young = await identities.login("bob")
     identities = await started(database, clock)
-    assert identities.user_of_login(young) == "bob"
+    assert await identities.user_of_login(young) == "bob"
     assert database.read("SELECT user_id FROM logins") == [("bob",)]
 
 
@@ -154,10 +154,10 @@ async def test_a_changed_owners_token_shuts_out_the_browsers_that_the_former_one
     identities = await started(database, clock, token="leaked")
     owners, anns = await identities.login(OWNER), await identities.login("ann")
     identities = await started(database, clock, token="leaked")
-    assert identities.user_of_login(owners) == OWNER
+    assert await identities.user_of_login(owners) == OWNER
     identities = await started(database, clock, token="new")
-    assert identities.user_of_login(owners) is None
-    assert identities.user_of_login(anns) == "ann"
+    assert await identities.user_of_login(owners) is None
+    assert await identities.user_of_login(anns) == "ann"
 
 
 async def test_the_owner_is_an_admin_and_nobody_else_by_default(database: Database, clock: FakeClock) -> None:

@@ -48,9 +48,9 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("tools",),
     ("skills", "memory", "mcp"),
     ("agent",),
-    ("gateway", "timers", "timer_tool", "observer", "uploads"),
+    ("gateway", "timers", "timer_tool", "observer", "uploads", "redis"),
     ("channel",),
-    ("app", "wiring"),
+    ("app", "wiring", "backends"),
     ("cli", "__main__"),
 )
 """Parts of the package from the lowest on; each imports from its own rank and from lower ones only."""
@@ -68,9 +68,13 @@ LARGER: dict[str, tuple[int, str]] = {
     "app.py": (395, "start and stop of all parts, in order, on one page"),
     "app.py:_start": (45, "the order in which the parts start"),
     "wiring.py:build_core": (65, "one flat table of parts"),
-    "settings.py": (335, "every setting and its default on one page"),
+    "settings.py": (350, "every setting and its default on one page"),
     "memory/long_term.py": (340, "all that can be done with a memory, and what each may raise, on one page"),
     "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
+    "gateway/commands.py": (305, "every command of the protocol on one page"),
+    "gateway/events.py": (335, "the bus, and the feed of a turn wherever it runs"),
+    "redis/queue.py": (355, "one session's way through a node: entry, lease, turn, and what is lost"),
+    "redis/relay.py": (470, "what goes out, what comes in and what was missed share one table of readers"),
     "agent/turn.py:_converse": (42, "all that a turn is run with, in the order in which it is had"),
     "tools/workspace.py": (310, "every step of a path, checked in one place"),
     "session/history.py": (340, "the rules of a legal history belong together"),
@@ -239,16 +243,16 @@ def test_modules_and_functions_keep_to_their_budget_or_stand_in_the_table() -> N
 CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.py")
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
-        16_900,
+        17_300,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, the thirty ways of printing a call,"
         " budgets, trace, approvals, and file tools that no link leads out of; a quarter is docstrings with units,"
         " errors and sources",
     ),
     "all": (
-        40_900,
+        43_800,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
-        " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, and what an operator"
-        " needs for months, uploads with their documents; the nearest peer has 109,000",
+        " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, a second back"
+        " end on Redis, and what an operator needs for months; the nearest peer has 109,000",
     ),
 }
 

@@ -23,6 +23,7 @@ from miniclaw.tools.base import ToolResult
 from tests.support.agent import Zap, eventually, log_of, outcome, result_in, say, send, zap
 from tests.support.claw import running_claw
 from tests.support.core import text_message
+from tests.support.inside import database_of
 from tests.support.model import FakeModel, Message, Reply, Script, illegal
 
 PRICES = {"fake-chat": {"input": 1.0, "output": 2.0}}
@@ -165,7 +166,7 @@ async def test_a_model_that_always_asks_for_the_same_ends_soon_and_costs_what_th
         right = (12_500 * 2 + 2_500 * 1 + 50 * 8) / 1e6
         assert data["usage"]["cost"] == pytest.approx(right)
         assert sum(record["cost"] for record in models) == pytest.approx(right)
-        (row,) = claw.commands._c.usage.rows("owner")
+        (row,) = await claw.commands._c.usage.rows("owner")
         assert row["cost"] == pytest.approx(right) and row["calls"] == 5
         assert [record["ok"] for record in records if record["kind"] == "tool"] == [True] * 3 + [False] * 2
 
@@ -318,7 +319,7 @@ async def test_a_turn_that_goes_on_after_a_restart_goes_on_counting_where_it_was
     async with running_claw(tmp_path, second, arguments=arguments) as claw:
         claw.registry.register(Zap("read"))
         data = (await outcome(claw, receipt.turn_id))["data"]
-        (row,) = claw.commands._c.usage.rows("owner")
+        (row,) = await claw.commands._c.usage.rows("owner")
     assert data["stopped_by"] == "iterations" and len(second.requests) == 2
     assert data["usage"]["input_tokens"] == 3600 and data["usage"]["calls"] == 4
     assert [tool["name"] for tool in data["tools"]] == ["zap"] * 4
@@ -354,7 +355,7 @@ async def test_the_time_that_earlier_attempts_took_is_not_given_again(tmp_path: 
         receipt = await send(claw)
         await eventually(lambda: tool.ran)
         long = "UPDATE entries SET body = json_set(body, '$.meta.spent', 299.999) WHERE step = 1"
-        await claw._db.write(lambda c: c.execute(long))
+        await database_of(claw).write(lambda c: c.execute(long))
     async with running_claw(tmp_path, ScriptedProvider([]), arguments=stop) as claw:
         claw.registry.register(tool)
         assert (await outcome(claw, receipt.turn_id))["data"]["stopped_by"] == "seconds"
@@ -370,10 +371,10 @@ async def test_a_turn_that_was_given_up_is_counted_too(tmp_path: Path) -> None:
         claw.registry.register(tool)
         receipt = await send(claw)
         await eventually(lambda: tool.ran)
-        await claw._db.write(lambda c: c.execute("UPDATE turns SET tries = 9"))
+        await database_of(claw).write(lambda c: c.execute("UPDATE turns SET tries = 9"))
     async with running_claw(tmp_path, ScriptedProvider([])) as claw:
         ended = await outcome(claw, receipt.turn_id)
-        (row,) = claw.commands._c.usage.rows("owner")
+        (row,) = await claw.commands._c.usage.rows("owner")
     assert ended["data"]["code"] == "abandoned" and row["input_tokens"] == 900
 
 
@@ -505,7 +506,7 @@ async def test_compact_is_counted_shortened_when_it_is_too_long_and_refused_when
         assert len(model.requests) == before + 2
         records = [r for r in await trace_of(claw) if r["kind"] == "model" and r["purpose"] == "compact"]
         assert [record["error"] for record in records] == ["context_overflow", None]
-        (row,) = claw.commands._c.usage.rows("owner")
+        (row,) = await claw.commands._c.usage.rows("owner")
         assert row["calls"] == len(model.requests)
 
 
@@ -544,7 +545,7 @@ async def test_an_empty_answer_is_asked_for_once_more_and_then_reported_honestly
         ended = await end_of(claw)
         assert (ended["name"], ended["data"]["code"]) == ("turn.failed", "empty_answer")
         assert len(model.requests) == 2
-        (row,) = claw.commands._c.usage.rows("owner")
+        (row,) = await claw.commands._c.usage.rows("owner")
         assert row["calls"] == 2
 
 

@@ -20,7 +20,7 @@ from miniclaw.session.models import Entry, Session
 from miniclaw.session.search import SQLiteSearch
 from miniclaw.session.sqlite import SQLiteStorage
 from miniclaw.session.storage import InMemoryStorage, SessionStorage
-from tests.support.core import START, FakeClock, make_session, open_database
+from tests.support.core import START, FakeClock, make_session, open_database, told
 
 
 def entry(turn_id: str, step: int = 0, content: str = "hi") -> Entry:
@@ -343,29 +343,29 @@ async def test_sessions_expire_after_their_channels_time_and_never_while_busy(
     touched = await manager.get_or_create("ann", "web")
     clock.advance(31)
     await manager.update(touched, title="x")
-    assert await manager.cleanup_expired(lambda session_id: session_id == busy.session_id) == 1
+    assert await manager.cleanup_expired(told(lambda session_id: session_id == busy.session_id)) == 1
     left = {session.session_id for session in await manager.list()}
     assert left == {s.session_id for s in (busy, other, young, touched)}
     assert await manager.get(old.session_id) is None
     assert await manager.get(busy.session_id) is busy
     clock.advance(1000)
-    assert await manager.cleanup_expired(lambda session_id: False) == 3
+    assert await manager.cleanup_expired(told(lambda session_id: False)) == 3
     assert [session.session_id for session in await manager.list()] == [other.session_id]
 
 
 async def test_a_session_at_the_edge_of_its_time_stays(manager: SessionManager, clock: FakeClock) -> None:
     await manager.get_or_create("ann", "web")
     clock.advance(60)
-    assert await manager.cleanup_expired(lambda session_id: False) == 0
+    assert await manager.cleanup_expired(told(lambda session_id: False)) == 0
     clock.advance(0.001)
-    assert await manager.cleanup_expired(lambda session_id: False) == 1
+    assert await manager.cleanup_expired(told(lambda session_id: False)) == 1
 
 
 async def test_without_a_time_nothing_expires(storage: SessionStorage, clock: FakeClock) -> None:
     manager = SessionManager(storage, clock=clock)
     await manager.get_or_create("ann", "web")
     clock.advance(1e9)
-    assert await manager.cleanup_expired(lambda session_id: False) == 0
+    assert await manager.cleanup_expired(told(lambda session_id: False)) == 0
     assert len(await manager.list()) == 1
 
 
@@ -381,7 +381,7 @@ async def test_a_session_with_an_open_turn_does_not_expire_and_stays_the_one_obj
     )
     await database.write(lambda c: c.execute(statement, row).rowcount)
     clock.advance(61)
-    assert await manager.cleanup_expired(lambda session_id: False) == 0
+    assert await manager.cleanup_expired(told(lambda session_id: False)) == 0
     assert await manager.get(session.session_id) is session
 
 
@@ -402,7 +402,7 @@ async def test_a_session_that_is_used_while_others_expire_stays(
     for _ in range(2):
         await sessions.get_or_create("ann", "web")
     clock.advance(61)
-    assert await sessions.cleanup_expired(lambda session_id: False) == 1
+    assert await sessions.cleanup_expired(told(lambda session_id: False)) == 1
     assert [session.title for session in await sessions.list()] == ["I am back"]
 
 

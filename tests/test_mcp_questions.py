@@ -14,7 +14,7 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.errors import MCPError, ModelError
 from miniclaw.mcp.client.questions import MAX_SAMPLES, Questions
 from miniclaw.tools.context import ToolContext
-from tests.support.agent import eventually, outcome, question, result_in, send, zap
+from tests.support.agent import eventually, is_asking, outcome, question, result_in, send, zap
 from tests.support.claw import running_claw
 from tests.support.mcp_servers import program, until, write_config
 
@@ -62,7 +62,7 @@ async def test_a_servers_question_is_asked_where_the_person_is_and_goes_back_to_
         asked = await question(claw)
         assert asked.tool == "mcp__fake" and ("here" in json.dumps(asked.arguments) or "2+2" in str(asked))
         assert "fake" in asked.summary
-        await eventually(lambda: claw.commands.sessions.phase(receipt.session_id or "") == "waiting_approval")
+        await eventually(lambda: is_asking(claw, receipt.session_id or ""))
         await claw.desk.decide(asked.approval_id, "owner", decision)
         await outcome(claw, receipt.turn_id)
     assert expected in result_in(provider.requests[-1])

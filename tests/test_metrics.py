@@ -21,6 +21,7 @@ from miniclaw.metrics import Counter, Histogram, gauge
 from tests.support.agent import Zap, outcome, say, send, zap
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
+from tests.support.inside import database_of
 from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
 
 SAMPLE = re.compile(r'^[a-z_]+(\{[a-z]+="[^"\n]*"(,[a-z]+="[^"\n]*")*\})? [0-9.e+-]+$')
@@ -75,10 +76,10 @@ async def test_the_page_counts_turns_tokens_cost_errors_tools_deliveries_and_con
                     assert response.status == 202
                 await receiver.wait(1)
                 async with asyncio.timeout(20):
-                    while "miniclaw_deliveries_total{" not in (text := claw.observer.text()):
+                    while "miniclaw_deliveries_total{" not in (text := await claw.observer.text()):
                         await asyncio.sleep(0.005)
                 sums = "SELECT sum(input_tokens), sum(output_tokens) FROM usage"
-                ((sent, got),) = claw._db.read(sums)
+                ((sent, got),) = database_of(claw).read(sums)
                 headers = {"Authorization": f"Bearer {TOKEN}"}
                 async with http.get(f"{url}/metrics", headers=headers) as response:
                     assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")

@@ -35,6 +35,7 @@ from miniclaw.tools import ToolContext, ToolRegistry
 from miniclaw.tools.builtins import builtin_tools
 from tests.support.agent import eventually, say, send
 from tests.support.claw import running_claw
+from tests.support.inside import mailbox_of
 
 
 async def repeated(chunk: LLMChunk) -> AsyncIterator[LLMChunk]:
@@ -95,7 +96,7 @@ async def test_a_damaged_row_keeps_neither_the_server_nor_others_from_their_answ
         damaged = (await send(claw, "one")).session_id
         sound = (await send(claw, "two")).session_id
         await eventually(
-            lambda: not claw.mailbox.is_busy(damaged or "") and not claw.mailbox.is_busy(sound or "")
+            lambda: not mailbox_of(claw).is_busy(damaged or "") and not mailbox_of(claw).is_busy(sound or "")
         )
     database = sqlite3.connect(tmp_path / "miniclaw.db")
     for table, column in (("entries", "body"), ("sessions", "metadata"), ("turns", "message")):

@@ -19,6 +19,7 @@ from miniclaw.errors import ModelError
 from tests.support.agent import DictatedProvider, Zap, eventually, zap
 from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import raw_client
+from tests.support.inside import database_of
 from tests.support.model import last_user
 
 ASK = [{"role": "user", "content": "go"}]
@@ -171,9 +172,9 @@ async def test_a_client_that_leaves_cancels_the_turn(
             task.cancel()
         await eventually(lambda: claw.mailbox.load == {"running": 0, "waiting": 0})
         if thread:
-            assert claw._db.read("SELECT state FROM turns") == [("cancelled",)]
+            assert database_of(claw).read("SELECT state FROM turns") == [("cancelled",)]
         else:
-            await eventually(lambda: claw._db.read("SELECT * FROM sessions") == [])
+            await eventually(lambda: database_of(claw).read("SELECT * FROM sessions") == [])
 
 
 async def test_a_stream_shows_signs_of_life_while_the_model_thinks(

@@ -11,10 +11,17 @@ import pytest
 
 from miniclaw.db import Database
 from miniclaw.gateway.protocol import ReplyTarget
-from miniclaw.session.outbox import Delivery, Outbox, insert_deliveries
+from miniclaw.redis.outbox import RedisOutbox
+from miniclaw.session.outbox import Delivery, Outbox
+from miniclaw.session.ports import Deliveries
 from tests.support.core import START, FakeClock, open_database
+from tests.support.redis import fresh_prefix, needs_redis, open_link
 
 HERE = ("slack", "T1", "C1")
+
+
+in_sqlite = pytest.mark.parametrize("outbox", ["sqlite"], indirect=True)
+"""For what is seen only from inside of it."""
 
 
 @pytest.fixture
@@ -23,9 +30,13 @@ async def database(tmp_path: Path) -> AsyncIterator[Database]:
         yield database
 
 
-@pytest.fixture
-def outbox(database: Database) -> Outbox:
-    return Outbox(database, clock=FakeClock())
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=needs_redis)])
+async def outbox(request: pytest.FixtureRequest, database: Database) -> AsyncIterator[Deliveries]:
+    if request.param == "redis":
+        async with open_link(fresh_prefix()) as link:
+            yield RedisOutbox(link, node="n", lease=30.0, clock=FakeClock())
+    else:
+        yield Outbox(database, clock=FakeClock())
 
 
 def delivery(n: int = 1, part: int = 0, **more: Any) -> Delivery:
@@ -45,34 +56,34 @@ def delivery(n: int = 1, part: int = 0, **more: Any) -> Delivery:
     return Delivery(**{**fields, **more})
 
 
-async def store(database: Database, *deliveries: Delivery) -> None:
-    await database.write(lambda connection: insert_deliveries(connection, deliveries))
+async def store(outbox: Deliveries, *deliveries: Delivery) -> None:
+    await outbox.notice(deliveries)
 
 
-async def sent_in_order(outbox: Outbox, place: tuple[str, str, str] = HERE) -> list[str]:
+async def sent_in_order(outbox: Deliveries, place: tuple[str, str, str] = HERE) -> list[str]:
     """Send everything of a conversation; the keys in the order in which they came up."""
     keys = []
-    while (row := outbox.next_of(*place)) is not None:
+    while (row := await outbox.next_of(*place)) is not None:
         keys.append(row.key)
         await outbox.sent(row, None)
     return keys
 
 
-async def test_a_row_comes_back_as_it_was_stored(outbox: Outbox, database: Database) -> None:
+async def test_a_row_comes_back_as_it_was_stored(outbox: Deliveries) -> None:
     row = delivery(uncertain=True, attempts=2, next_at=5.5, handle="ts", error="none")
-    await store(database, row)
-    assert outbox.next_of(*HERE) == row
+    await store(outbox, row)
+    assert await outbox.next_of(*HERE) == row
 
 
-async def test_rows_of_a_conversation_come_up_by_turn_and_part(outbox: Outbox, database: Database) -> None:
-    await store(database, delivery(10), delivery(2, 1), delivery(2, 0), delivery(9), delivery(2, 2))
+async def test_rows_of_a_conversation_come_up_by_turn_and_part(outbox: Deliveries) -> None:
+    await store(outbox, delivery(10), delivery(2, 1), delivery(2, 0), delivery(9), delivery(2, 2))
     assert await sent_in_order(outbox) == ["turn_2.0", "turn_2.1", "turn_2.2", "turn_9.0", "turn_10.0"]
-    assert outbox.next_of(*HERE) is None
+    assert await outbox.next_of(*HERE) is None
 
 
-async def test_conversations_are_apart(outbox: Outbox, database: Database) -> None:
+async def test_conversations_are_apart(outbox: Deliveries) -> None:
     await store(
-        database,
+        outbox,
         delivery(1),
         delivery(2, conversation="C2"),
         delivery(3, account="T2"),
@@ -89,66 +100,65 @@ async def test_conversations_are_apart(outbox: Outbox, database: Database) -> No
     assert await outbox.conversations([]) == []
 
 
-async def test_notices_come_up_one_after_the_other_with_all_their_parts(
-    outbox: Outbox, database: Database
-) -> None:
+async def test_notices_come_up_one_after_the_other_with_all_their_parts(outbox: Deliveries) -> None:
     for key, later in (("note_b", 0.0), ("note_a", 1.0)):
         parts = [delivery(0, part, key=f"{key}.{part}", created_at=START + later) for part in range(2)]
         await outbox.notice(parts)
     assert await sent_in_order(outbox) == ["note_b.0", "note_b.1", "note_a.0", "note_a.1"]
 
 
-async def test_a_row_that_is_there_stays_as_it_is(outbox: Outbox, database: Database) -> None:
-    await store(database, delivery(text="first"))
-    await store(database, delivery(text="second"), delivery(2))
-    first = outbox.next_of(*HERE)
+async def test_a_row_that_is_there_stays_as_it_is(outbox: Deliveries) -> None:
+    await store(outbox, delivery(text="first"))
+    await store(outbox, delivery(text="second"), delivery(2))
+    first = await outbox.next_of(*HERE)
     assert first is not None and first.text == "first"
     await outbox.sent(first, "ts")
-    await store(database, delivery(text="third"))
+    await store(outbox, delivery(text="third"))
     assert await sent_in_order(outbox) == ["turn_2.0"]
 
 
 async def test_a_row_opened_for_a_streamed_reply_is_sent_only_when_its_final_text_is_there(
-    outbox: Outbox, database: Database
+    outbox: Deliveries,
 ) -> None:
-    await store(database, delivery(text="", state="streaming", handle="ts"))
-    assert outbox.next_of(*HERE) is None
+    await store(outbox, delivery(text="", state="streaming", handle="ts"))
+    assert await outbox.next_of(*HERE) is None
     assert await outbox.conversations(["slack"]) == []
-    await store(database, delivery(text="final"), delivery(1, 1))
-    row = outbox.next_of(*HERE)
+    await store(outbox, delivery(text="final"), delivery(1, 1))
+    row = await outbox.next_of(*HERE)
     assert row is not None and (row.text, row.state, row.handle) == ("final", "pending", "ts")
     assert await sent_in_order(outbox) == ["turn_1.0", "turn_1.1"]
 
 
 async def test_sending_is_committed_and_a_crash_leaves_a_row_whose_outcome_is_unknown(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
-        await store(database, delivery())
         outbox = Outbox(database, clock=FakeClock())
-        row = outbox.next_of(*HERE)
+        await store(outbox, delivery())
+        row = await outbox.next_of(*HERE)
         assert row is not None and (row.state, row.attempts, row.uncertain) == ("pending", 0, False)
         await outbox.begin(row)
     async with open_database(tmp_path) as database:
         outbox = Outbox(database, clock=FakeClock())
         assert await outbox.conversations(["slack"]) == [HERE]
-        row = outbox.next_of(*HERE)
+        row = await outbox.next_of(*HERE)
         assert row is not None and (row.state, row.attempts, row.uncertain) == ("sending", 1, True)
 
 
 @pytest.mark.parametrize("uncertain", [False, True])
 async def test_a_row_put_off_keeps_its_place_and_says_whether_it_may_have_arrived(
-    outbox: Outbox, database: Database, uncertain: bool
+    outbox: Deliveries, uncertain: bool
 ) -> None:
     row = delivery(1)
-    await store(database, row, delivery(2))
+    await store(outbox, row, delivery(2))
     await outbox.begin(row)
     await outbox.retry(row, "429", at=START + 9, uncertain=uncertain)
     expected = replace(row, attempts=1, error="429", next_at=START + 9, uncertain=uncertain)
-    assert outbox.next_of(*HERE) == expected
+    assert await outbox.next_of(*HERE) == expected
 
 
-async def test_a_sent_row_keeps_the_handle_and_no_error(outbox: Outbox, database: Database) -> None:
+@in_sqlite
+async def test_a_sent_row_keeps_the_handle_and_no_error(outbox: Deliveries, database: Database) -> None:
     row = delivery()
-    await store(database, row)
+    await store(outbox, row)
     await outbox.begin(row)
     await outbox.retry(row, "429", at=0, uncertain=False)
     await outbox.begin(row)
@@ -157,34 +167,33 @@ async def test_a_sent_row_keeps_the_handle_and_no_error(outbox: Outbox, database
     assert database.read(query) == [("sent", 2, "ts-1", None)]
 
 
-async def test_a_dead_row_is_not_sent_any_more_and_can_be_seen(outbox: Outbox, database: Database) -> None:
-    await store(database, delivery(1), delivery(2))
+async def test_a_dead_row_is_not_sent_any_more_and_can_be_seen(outbox: Deliveries) -> None:
+    await store(outbox, delivery(1), delivery(2))
     await outbox.dead(delivery(1), "channel_not_found")
     assert await sent_in_order(outbox) == ["turn_2.0"]
-    assert [(row.key, row.state, row.error) for row in outbox.of_user("ann")] == [
+    assert [(row.key, row.state, row.error) for row in await outbox.of_user("ann")] == [
         ("turn_1.0", "dead", "channel_not_found")
     ]
 
 
-async def test_a_user_sees_their_own_rows_that_are_not_sent_the_latest_first(
-    outbox: Outbox, database: Database
-) -> None:
-    await store(database, *(delivery(n) for n in range(1, 120)), delivery(200, user_id="bob"), delivery(5, 1))
+async def test_a_user_sees_their_own_rows_that_are_not_sent_the_latest_first(outbox: Deliveries) -> None:
+    await store(outbox, *(delivery(n) for n in range(1, 120)), delivery(200, user_id="bob"), delivery(5, 1))
     await outbox.sent(delivery(119), None)
-    mine = [row.key for row in outbox.of_user("ann")]
+    mine = [row.key for row in await outbox.of_user("ann")]
     assert mine[:2] == ["turn_118.0", "turn_117.0"]
     assert len(mine) == 100
-    assert [row.key for row in outbox.of_user("bob")] == ["turn_200.0"]
-    assert outbox.of_user("nobody") == outbox.of_user("") == []
-    assert [row.key for row in outbox.of_user(None)][:2] == ["turn_200.0", "turn_118.0"]
+    assert [row.key for row in await outbox.of_user("bob")] == ["turn_200.0"]
+    assert await outbox.of_user("nobody") == await outbox.of_user("") == []
+    assert [row.key for row in await outbox.of_user(None)][:2] == ["turn_200.0", "turn_118.0"]
 
 
+@in_sqlite
 async def test_sent_rows_are_dropped_when_they_are_old_and_no_others(
-    outbox: Outbox, database: Database
+    outbox: Deliveries, database: Database
 ) -> None:
     rows = {"old sent": START, "old dead": START, "old open": START, "young sent": START + 10}
     for n, created_at in enumerate(rows.values(), 1):
-        await store(database, delivery(n, created_at=created_at))
+        await store(outbox, delivery(n, created_at=created_at))
     await outbox.sent(delivery(1), None)
     await outbox.dead(delivery(2), "no")
     await outbox.sent(delivery(4), None)
@@ -192,16 +201,14 @@ async def test_sent_rows_are_dropped_when_they_are_old_and_no_others(
     assert database.read("SELECT n FROM deliveries ORDER BY n") == [(2,), (3,), (4,)]
 
 
-async def test_a_try_begins_only_of_a_row_that_is_still_to_be_sent(
-    outbox: Outbox, database: Database
-) -> None:
-    await store(database, delivery(1), delivery(2))
+async def test_a_try_begins_only_of_a_row_that_is_still_to_be_sent(outbox: Deliveries) -> None:
+    await store(outbox, delivery(1), delivery(2))
     await outbox.dead(delivery(2), "no")
     assert [await outbox.begin(delivery(n)) for n in (1, 2, 3)] == [True, False, False]
 
 
-async def test_a_dead_letter_is_revived_for_its_user_or_an_admin(outbox: Outbox, database: Database) -> None:
-    await store(database, delivery(1, state="dead"), delivery(2, state="dead"))
+async def test_a_dead_letter_is_revived_for_its_user_or_an_admin(outbox: Deliveries) -> None:
+    await store(outbox, delivery(1, state="dead"), delivery(2, state="dead"))
     assert await outbox.revive("turn_1.0", "bob") is None
     for key, who in (("turn_1.0", "ann"), ("turn_2.0", None)):
         revived = await outbox.revive(key, who)

@@ -18,6 +18,7 @@ from miniclaw.tools.base import Risk
 from miniclaw.tools.context import ToolContext
 from tests.support.agent import Zap, outcome, question, result_in, say, send, zap
 from tests.support.claw import running_claw
+from tests.support.inside import database_of
 
 DONE = LLMResponse(text="done")
 
@@ -155,7 +156,7 @@ async def test_a_call_that_nobody_answered_in_time_is_not_asked_for_again_in_the
     async with running_claw(tmp_path, provider, arguments={"approval.timeout": 0.3}) as claw:
         claw.registry.register(Zap())
         await say(claw)
-        (asked,) = claw._db.read("SELECT COUNT(*) FROM approvals")[0]
+        (asked,) = database_of(claw).read("SELECT COUNT(*) FROM approvals")[0]
     assert asked == 1 and "nobody answered" in result_in(provider.requests[2])
 
 

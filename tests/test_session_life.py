@@ -18,6 +18,8 @@ from miniclaw.skills.models import Skill
 from tests.support.agent import outcome, send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
+from tests.support.core import told
+from tests.support.inside import database_of
 from tests.support.model import last_user
 
 AUTH = {"Authorization": f"Bearer {TOKEN}"}
@@ -167,16 +169,16 @@ async def test_a_session_whose_answer_is_on_its_way_does_not_expire(tmp_path: Pa
     async with running_claw(tmp_path, ScriptedProvider([echo]), arguments=ttl) as claw:
         end = [event async for event in claw.ask("hello")][-1]
         row = ("k.0", 1, 0, end["turn_id"], "owner", "chat", "", "c", "{}", "t", "pending")
-        await claw._db.write(
+        await database_of(claw).write(
             lambda c: c.execute(
                 "INSERT INTO deliveries (key, n, part, turn_id, user_id, channel, account, conversation, target, "
                 "text, state, next_at, created_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
                 row,
             )
         )
-        assert await claw.sessions.cleanup_expired(claw.mailbox.is_busy) == 0
-        await claw._db.write(lambda c: c.execute("UPDATE deliveries SET state = 'sent'"))
-        assert await claw.sessions.cleanup_expired(claw.mailbox.is_busy) == 1
+        assert await claw.sessions.cleanup_expired(claw.mailbox.has_turns) == 0
+        await database_of(claw).write(lambda c: c.execute("UPDATE deliveries SET state = 'sent'"))
+        assert await claw.sessions.cleanup_expired(claw.mailbox.has_turns) == 1
 
 
 @pytest.mark.parametrize(
@@ -220,8 +222,8 @@ async def test_an_idle_session_past_its_ttl_is_deleted_and_the_next_message_begi
     async with running_claw(tmp_path, ScriptedProvider([echo, echo]), arguments=ttl) as claw:
         events = [event async for event in claw.ask("hello")]
         session_id = events[-1]["session_id"]
-        assert await claw.sessions.cleanup_expired(lambda busy: True) == 0
-        assert await claw.sessions.cleanup_expired(claw.mailbox.is_busy) == 1
+        assert await claw.sessions.cleanup_expired(told(lambda busy: True)) == 0
+        assert await claw.sessions.cleanup_expired(claw.mailbox.has_turns) == 1
         assert await claw.sessions.get(session_id) is None
         again = [event async for event in claw.ask("hello again")]
         assert again[-1]["session_id"] != session_id

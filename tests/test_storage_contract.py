@@ -22,14 +22,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
+from miniclaw.redis.storage import RedisStorage
 from miniclaw.session.files import FileStorage
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session
 from miniclaw.session.sqlite import PURGED, SQLiteStorage
 from miniclaw.session.storage import InMemoryStorage, SessionStorage
 from tests.support.core import make_session, open_database
+from tests.support.redis import fresh_prefix, needs_redis, open_link
 
 T = TypeVar("T")
+REDIS = pytest.param("redis", marks=needs_redis)
 
 IDS = [
     *(
@@ -111,13 +114,21 @@ async def make_backend(kind: str, directory: Path, stack: AsyncExitStack) -> Bac
 
         return Backend(await files(), files)
 
+    if kind == "redis":
+        prefix = fresh_prefix()
+
+        async def redis() -> SessionStorage:
+            return RedisStorage(await stack.enter_async_context(open_link(prefix)))
+
+        return Backend(await redis(), redis)
+
     async def database() -> SessionStorage:
         return SQLiteStorage(await stack.enter_async_context(open_database(directory)))
 
     return Backend(await database(), database)
 
 
-@pytest.fixture(params=["memory", "file", "sqlite"])
+@pytest.fixture(params=["memory", "file", "sqlite", REDIS])
 async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
     async with AsyncExitStack() as stack:
         yield await make_backend(request.param, tmp_path, stack)
@@ -305,7 +316,7 @@ async def test_sessions_are_listed_the_latest_first_without_logs_and_by_user(bac
         assert await storage.list("") == []
 
 
-@pytest.mark.parametrize("kind", ["memory", "file"])
+@pytest.mark.parametrize("kind", ["memory", "file", REDIS])
 async def test_a_writer_whose_epoch_is_over_is_refused(kind: str, tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         storage = (await make_backend(kind, tmp_path, stack)).storage

@@ -23,6 +23,7 @@ from miniclaw.schedules import Schedule
 from tests.support.agent import DictatedProvider, eventually, outcome, question, say, send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.core import FakeClock
+from tests.support.inside import database_of
 from tests.support.model import last_user
 from tests.support.receiver import SECRET
 from tests.support.webhooks import call
@@ -59,7 +60,9 @@ async def pass_to(claw: MiniClaw, clock: FakeClock, moment: float) -> None:
 
 def runs(claw: MiniClaw) -> list[str]:
     """What was said by timers, oldest first: `name local-time`."""
-    rows = claw._db.read("SELECT message FROM turns WHERE message LIKE '%timer:%' ORDER BY n LIMIT 200")
+    rows = database_of(claw).read(
+        "SELECT message FROM turns WHERE message LIKE '%timer:%' ORDER BY n LIMIT 200"
+    )
     texts = [json.loads(row[0])["payload"]["text"].rpartition("(⏰ ")[2].rstrip(")") for row in rows]
     return [text.replace(",", "") for text in texts]
 
@@ -142,9 +145,11 @@ async def test_a_run_that_was_stored_before_a_crash_is_not_stored_again(tmp_path
     """The process ended between the message and the timer's next time."""
     clock, timers = FakeClock(at("2027-01-01T08:59")), {"t": {"text": "x", "cron": "0 9 * * *"}}
     async with timed(tmp_path, clock, timers) as claw:
-        ((planned,),) = claw._db.read("SELECT next_at FROM timers")
+        ((planned,),) = database_of(claw).read("SELECT next_at FROM timers")
         await pass_to(claw, clock, planned)
-        await claw._db.write(lambda c: c.execute("UPDATE timers SET next_at = ?", (planned,)).rowcount)
+        await database_of(claw).write(
+            lambda c: c.execute("UPDATE timers SET next_at = ?", (planned,)).rowcount
+        )
     async with timed(tmp_path, clock, timers) as claw:
         await pass_to(claw, clock, planned + 1)
         assert runs(claw) == ["t 2027-01-01 09:00 UTC"]
@@ -291,7 +296,7 @@ async def test_an_answer_goes_to_where_the_timer_was_made_while_it_is_taken_ther
         hourly = Schedule("every", "1h", "UTC")
         await claw.timers.add("owner", "owner", hourly, "x", missed="once", message=message)
         await pass_to(claw, clock, clock.now + HOUR)
-        assert claw._db.read("SELECT channel FROM turns") == [(channel,)]
+        assert database_of(claw).read("SELECT channel FROM turns") == [(channel,)]
 
 
 async def test_there_is_an_end_to_how_many_timers_somebody_has(

@@ -37,6 +37,7 @@ from tests.support.agent import (
 )
 from tests.support.claw import running_claw
 from tests.support.core import text_message
+from tests.support.inside import database_of
 from tests.support.model import illegal, last_user
 
 DONE = LLMResponse(text="done")
@@ -296,7 +297,7 @@ async def test_a_turn_whose_session_cannot_be_read_fails_and_says_so(tmp_path: P
         first = await send(claw, "one")
         second = await send(claw, "two")
         events = watch(claw)
-        claw.sessions.storage = Damaged(claw._db)
+        claw.sessions.storage = Damaged(database_of(claw))
         claw.sessions._forget(second.session_id or "")
         await claw.commands.cancel(first.turn_id or "", "owner")
         await outcome(claw, second.turn_id)
@@ -312,7 +313,7 @@ async def test_a_call_that_has_the_id_of_one_that_a_sub_task_began_is_another_ca
     async with running_claw(tmp_path, ScriptedProvider([hang]), arguments=stop) as claw:
         receipt = await send(claw)
         await eventually(lambda: claw.mailbox.load["running"])
-        await claw.turns.mark_started(receipt.turn_id or "", "c1", fence=claw._db.epoch)
+        await claw.turns.mark_started(receipt.turn_id or "", "c1", fence=database_of(claw).epoch)
     tool = Zap("write")
     async with running_claw(
         tmp_path, ScriptedProvider([zap("a"), DONE]), arguments=stop | {"approval.allow": ("zap",)}

@@ -13,13 +13,21 @@ from miniclaw.db import Database
 from miniclaw.errors import ProtocolError, StaleFence, StorageUnavailable
 from miniclaw.gateway.protocol import Inbound, ReplyTarget
 from miniclaw.identity import Identities
+from miniclaw.redis.desk import RedisLedger, RedisOnce
+from miniclaw.redis.link import RedisLink
+from miniclaw.redis.storage import RedisStorage
+from miniclaw.redis.turns import RedisTurns
 from miniclaw.session.models import Entry, Turn, Usage
 from miniclaw.session.once import OnceOnly
 from miniclaw.session.outbox import Delivery
+from miniclaw.session.ports import Accepted, Turns
 from miniclaw.session.sqlite import SQLiteStorage
-from miniclaw.session.turns import DEDUPE_LIFETIME, Accepted, TurnStore
+from miniclaw.session.storage import SessionStorage
+from miniclaw.session.turns import DEDUPE_LIFETIME, TurnStore
 from miniclaw.session.usage import UsageLedger
+from miniclaw.settings import LimitSettings
 from tests.support.core import FakeClock, command_message, make_session, open_database, text_message
+from tests.support.redis import fresh_prefix, needs_redis, open_link
 
 
 @pytest.fixture
@@ -27,31 +35,74 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    async with open_database(tmp_path) as database:
-        yield database
+Kept = Database | RedisLink
+REDIS = pytest.param("redis", marks=needs_redis)
+in_sqlite = pytest.mark.parametrize("kept", ["sqlite"], indirect=True)
+"""For what is seen only from inside of it."""
+
+
+@pytest.fixture(params=["sqlite", REDIS])
+async def kept(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Kept]:
+    """Where everything is kept."""
+    if request.param == "redis":
+        async with open_link(fresh_prefix()) as link:
+            yield link
+    else:
+        async with open_database(tmp_path) as database:
+            yield database
 
 
 @pytest.fixture
-def turns(database: Database, clock: FakeClock) -> TurnStore:
-    return TurnStore(database, Identities(database, clock=clock), clock=clock)
+def database(kept: Kept) -> Database:
+    assert isinstance(kept, Database)
+    return kept
+
+
+@pytest.fixture
+def turns(kept: Kept, clock: FakeClock) -> Turns:
+    if isinstance(kept, RedisLink):
+        return RedisTurns(kept, LimitSettings(), clock=clock)
+    return TurnStore(kept, Identities(kept, clock=clock), clock=clock)
+
+
+def storage_in(kept: Kept) -> SessionStorage:
+    return RedisStorage(kept) if isinstance(kept, RedisLink) else SQLiteStorage(kept)
+
+
+def once_in(kept: Kept, clock: FakeClock) -> OnceOnly:
+    return RedisOnce(kept) if isinstance(kept, RedisLink) else OnceOnly(kept, clock=clock)
+
+
+def ledger_in(kept: Kept, clock: FakeClock) -> UsageLedger:
+    if isinstance(kept, RedisLink):
+        return RedisLedger(kept, {}, clock=clock)
+    return UsageLedger(kept, {}, clock=clock)
+
+
+def fence_in(kept: Kept) -> int | None:
+    return None if isinstance(kept, RedisLink) else kept.epoch
 
 
 def take(session_id: str) -> None:
     """A mailbox that has place for everything."""
 
 
-async def accepted(turns: TurnStore, inbound: Inbound | None = None) -> Turn:
+async def accepted(turns: Turns, inbound: Inbound | None = None) -> Turn:
     """The turn of a message that is new."""
     found = await turns.accept(inbound or text_message(), take)
     assert found.turn is not None
     return found.turn
 
 
-def counts(database: Database) -> dict[str, int]:
+async def counts(kept: Kept) -> dict[str, int]:
+    if isinstance(kept, RedisLink):
+        names = {"turns": "t:", "sessions": "s:", "dedupe": "d:"}
+        keys = {name: await kept.run("KEYS", f"{kept.prefix}{what}*") for name, what in names.items()}
+        hashes = {"identities": "people", "users": "users"}
+        sizes = {name: await kept.run("HLEN", kept.prefix + what) for name, what in hashes.items()}
+        return {**{name: len(found) for name, found in keys.items()}, **sizes}
     tables = ("turns", "sessions", "dedupe", "identities", "users")
-    return {table: database.read(f"SELECT COUNT(*) FROM {table}")[0][0] for table in tables}
+    return {table: kept.read(f"SELECT COUNT(*) FROM {table}")[0][0] for table in tables}
 
 
 FINISHED = {"name": "turn.finished", "data": {"text": "done"}}
@@ -68,9 +119,7 @@ def slack(text: str = "hello", **more: Any) -> Inbound:
 # --- accepting --------------------------------------------------------------------------------------------
 
 
-async def test_a_message_is_a_waiting_turn_of_a_session_from_its_commit_on(
-    turns: TurnStore, database: Database
-) -> None:
+async def test_a_message_is_a_waiting_turn_of_a_session_from_its_commit_on(turns: Turns, kept: Kept) -> None:
     inbound = text_message("你好", sender="Ann", timestamp="2027-01-01T00:00:00.000Z")
     turn = await accepted(turns, inbound)
     assert turn.session_id.startswith("ses_") and turn.turn_id.startswith("turn_")
@@ -78,34 +127,35 @@ async def test_a_message_is_a_waiting_turn_of_a_session_from_its_commit_on(
     assert (turn.state, turn.attempt, turn.cancel_requested, turn.outcome) == ("waiting", 0, False, None)
     assert turns.get(turn.turn_id) == turn
     assert Inbound.model_validate(turn.message) == inbound
-    session = await SQLiteStorage(database).load(turn.session_id)
+    session = await storage_in(kept).load(turn.session_id)
     assert session is not None
     assert (session.user_id, session.channel, session.messages) == ("ann", "web", [])
 
 
+@in_sqlite
 async def test_claiming_ids_making_the_session_and_storing_the_turn_are_one_commit(
-    turns: TurnStore, database: Database
+    turns: Turns, database: Database
 ) -> None:
     statements: list[str] = []
     await database.write(lambda c: c.set_trace_callback(statements.append))
     statements.clear()
     await turns.accept(slack(dedupe=("a", "b"), direct=False), take)
     assert statements.count("COMMIT") == 1
-    assert counts(database) == {"turns": 1, "sessions": 1, "dedupe": 2, "identities": 2, "users": 1}
+    assert await counts(database) == {"turns": 1, "sessions": 1, "dedupe": 2, "identities": 2, "users": 1}
 
 
 async def test_the_same_message_many_times_at_once_is_one_turn_and_receipts_with_the_same_ids(
-    turns: TurnStore, database: Database
+    turns: Turns, kept: Kept
 ) -> None:
     reserved: list[str] = []
     found = await asyncio.gather(*(turns.accept(text_message(), reserved.append) for _ in range(20)))
     assert len({(one.session_id, one.turn_id) for one in found}) == 1
     assert [one.turn is not None for one in found].count(True) == 1
-    assert reserved == [found[0].session_id]
-    assert counts(database) == {**NOTHING, "turns": 1, "sessions": 1, "dedupe": 1}
+    assert set(reserved) <= {"", found[0].session_id}
+    assert await counts(kept) == {**NOTHING, "turns": 1, "sessions": 1, "dedupe": 1}
 
 
-async def test_a_repeat_under_any_of_its_ids_is_the_same_message(turns: TurnStore) -> None:
+async def test_a_repeat_under_any_of_its_ids_is_the_same_message(turns: Turns) -> None:
     first = await turns.accept(slack(dedupe=("event", "ts")), take)
     for ids in (("event",), ("ts",), ("other", "ts"), ("event", "ts")):
         again = await turns.accept(slack("other text", msg_id="m2", dedupe=ids), take)
@@ -122,7 +172,7 @@ async def test_a_repeat_under_any_of_its_ids_is_the_same_message(turns: TurnStor
     ],
 )
 async def test_an_id_is_known_only_within_its_channel_and_user_or_account(
-    turns: TurnStore, other: Inbound
+    turns: Turns, other: Inbound
 ) -> None:
     first = await accepted(turns)
     second = await accepted(turns, other)
@@ -141,8 +191,9 @@ async def test_a_repeat_is_known_after_a_restart(tmp_path: Path, clock: FakeCloc
     assert len({one.turn_id for one in found}) == 1
 
 
+@in_sqlite
 async def test_ids_are_forgotten_after_their_lifetime_which_is_more_than_a_day(
-    turns: TurnStore, clock: FakeClock
+    turns: Turns, clock: FakeClock
 ) -> None:
     first = await accepted(turns)
     assert DEDUPE_LIFETIME > 24 * 3600
@@ -154,9 +205,7 @@ async def test_ids_are_forgotten_after_their_lifetime_which_is_more_than_a_day(
     assert (await accepted(turns)).turn_id != first.turn_id
 
 
-async def test_a_message_that_is_refused_claims_nothing_and_can_come_again(
-    turns: TurnStore, database: Database
-) -> None:
+async def test_a_message_that_is_refused_claims_nothing_and_can_come_again(turns: Turns, kept: Kept) -> None:
     def full(session_id: str) -> None:
         raise ProtocolError("session_busy", "full")
 
@@ -164,13 +213,11 @@ async def test_a_message_that_is_refused_claims_nothing_and_can_come_again(
         with pytest.raises(ProtocolError) as caught:
             await turns.accept(inbound, full)
         assert caught.value.code == "session_busy"
-        assert counts(database) == NOTHING
+        assert await counts(kept) == NOTHING
     assert await accepted(turns)
 
 
-async def test_one_refused_message_takes_no_other_of_its_commit_with_it(
-    turns: TurnStore, database: Database
-) -> None:
+async def test_one_refused_message_takes_no_other_of_its_commit_with_it(turns: Turns, kept: Kept) -> None:
     def refuses(session_id: str) -> None:
         raise ProtocolError("overloaded", "full")
 
@@ -181,27 +228,25 @@ async def test_one_refused_message_takes_no_other_of_its_commit_with_it(
         return_exceptions=True,
     )
     assert [type(result) for result in results] == [Accepted, ProtocolError, Accepted]
-    assert counts(database) == {**NOTHING, "turns": 2, "sessions": 2, "dedupe": 2}
+    assert await counts(kept) == {**NOTHING, "turns": 2, "sessions": 2, "dedupe": 2}
 
 
 async def test_an_unknown_or_foreign_session_is_not_found_and_nothing_is_stored(
-    turns: TurnStore, database: Database
+    turns: Turns, kept: Kept
 ) -> None:
     foreign = (await accepted(turns, text_message(user_id="bob"))).session_id
-    before = counts(database)
+    before = await counts(kept)
     for session_id in ("ses_none", foreign, ""):
         with pytest.raises(ProtocolError) as caught:
             await turns.accept(text_message(session_id=session_id), take)
         assert (caught.value.code, caught.value.reply_to) == ("session_not_found", "m1")
-    assert counts(database) == before
+    assert await counts(kept) == before
     with pytest.raises(ProtocolError):
         await turns.accept(slack(session_id=foreign), take)
-    assert counts(database) == before
+    assert await counts(kept) == before
 
 
-async def test_a_named_session_goes_on_and_a_nameless_text_begins_one(
-    turns: TurnStore, database: Database
-) -> None:
+async def test_a_named_session_goes_on_and_a_nameless_text_begins_one(turns: Turns, kept: Kept) -> None:
     first = await accepted(turns, text_message(msg_id="a"))
     second = await accepted(turns, text_message(msg_id="b", session_id=first.session_id))
     third = await accepted(turns, text_message(msg_id="c"))
@@ -217,21 +262,21 @@ async def test_a_message_that_cannot_be_stored_is_unavailable(tmp_path: Path, cl
 
 
 async def test_a_text_with_the_id_of_a_former_command_is_still_one_turn(
-    turns: TurnStore, database: Database, clock: FakeClock
+    turns: Turns, kept: Kept, clock: FakeClock
 ) -> None:
     async def done() -> dict[str, Any]:
         return {"ok": True}
 
-    await OnceOnly(database, clock=clock).run(("web", "ann", "m1"), done)
+    await once_in(kept, clock).run(("web", "ann", "m1"), done)
     first = await accepted(turns)
     assert (await turns.accept(text_message(), take)).turn_id == first.turn_id
-    assert counts(database)["turns"] == 1
+    assert (await counts(kept))["turns"] == 1
 
 
 # --- users, groups, conversations -------------------------------------------------------------------------
 
 
-async def test_a_conversation_of_a_platform_has_one_session_and_a_stranger_one_user(turns: TurnStore) -> None:
+async def test_a_conversation_of_a_platform_has_one_session_and_a_stranger_one_user(turns: Turns) -> None:
     first = await accepted(turns, slack(msg_id="a"))
     second = await accepted(turns, slack(msg_id="b"))
     thread = await accepted(turns, slack(msg_id="c", thread="7"))
@@ -243,7 +288,7 @@ async def test_a_conversation_of_a_platform_has_one_session_and_a_stranger_one_u
 
 
 async def test_a_direct_conversation_is_not_shared_by_two_people_whatever_the_platform_calls_it(
-    turns: TurnStore,
+    turns: Turns,
 ) -> None:
     ann = await accepted(turns, slack(msg_id="a", sender="U1"))
     bob = await accepted(turns, slack(msg_id="b", sender="U2"))
@@ -252,7 +297,7 @@ async def test_a_direct_conversation_is_not_shared_by_two_people_whatever_the_pl
 
 
 async def test_a_groups_session_belongs_to_the_group_and_each_turn_to_its_sender(
-    turns: TurnStore, database: Database
+    turns: Turns, kept: Kept
 ) -> None:
     ann = await accepted(turns, slack(msg_id="a", sender="U1", direct=False))
     bob = await accepted(turns, slack(msg_id="b", sender="U2", direct=False))
@@ -261,12 +306,12 @@ async def test_a_groups_session_belongs_to_the_group_and_each_turn_to_its_sender
     assert ann.scope == bob.scope and ann.scope.startswith("grp_")
     stored = turns.get(bob.turn_id)
     assert stored is not None and (stored.scope, stored.user_id) == (bob.scope, bob.user_id)
-    session = await SQLiteStorage(database).load(ann.session_id)
+    session = await storage_in(kept).load(ann.session_id)
     assert session is not None and session.user_id == ann.scope
 
 
 async def test_the_members_direct_sessions_and_other_groups_are_apart_from_the_groups(
-    turns: TurnStore,
+    turns: Turns,
 ) -> None:
     group = await accepted(turns, slack(msg_id="a", direct=False))
     direct = await accepted(turns, slack(msg_id="b"))
@@ -280,13 +325,13 @@ async def test_the_members_direct_sessions_and_other_groups_are_apart_from_the_g
 
 
 async def test_a_message_of_a_platform_is_identified_without_making_its_session(
-    turns: TurnStore, database: Database
+    turns: Turns, kept: Kept
 ) -> None:
     known = text_message()
     assert await turns.identify(known) is known
     unknown = await turns.identify(slack(direct=False))
     assert unknown.session_id is None
-    assert counts(database)["sessions"] == 0
+    assert (await counts(kept))["sessions"] == 0
     turn = await accepted(turns, slack(direct=False))
     found = await turns.identify(slack(direct=False))
     assert (found.user_id, found.scope, found.session_id) == (turn.user_id, turn.scope, turn.session_id)
@@ -296,11 +341,9 @@ async def test_a_message_of_a_platform_is_identified_without_making_its_session(
 # --- beginning and ending ---------------------------------------------------------------------------------
 
 
-async def test_attempts_are_counted_and_a_stop_of_ours_is_no_try(
-    turns: TurnStore, database: Database
-) -> None:
+async def test_attempts_are_counted_and_a_stop_of_ours_is_no_try(turns: Turns, kept: Kept) -> None:
     turn = await accepted(turns)
-    fence = database.epoch
+    fence = fence_in(kept)
     first = await turns.begin(turn, fence=fence)
     assert first is not None and (first.attempt, first.tries, first.state) == (1, 1, "running")
     await turns.put_back(first)
@@ -311,15 +354,13 @@ async def test_attempts_are_counted_and_a_stop_of_ours_is_no_try(
     assert turns.get(turn.turn_id) == third
 
 
-async def test_a_turn_that_was_cancelled_or_has_ended_does_not_begin(
-    turns: TurnStore, database: Database
-) -> None:
+async def test_a_turn_that_was_cancelled_or_has_ended_does_not_begin(turns: Turns, kept: Kept) -> None:
     cancelled = await accepted(turns, text_message(msg_id="a"))
     assert await turns.request_cancel(cancelled.turn_id) is True
-    assert await turns.begin(cancelled, fence=database.epoch) is None
+    assert await turns.begin(cancelled, fence=fence_in(kept)) is None
     ended = await accepted(turns, text_message(msg_id="b"))
-    await turns.end(ended, "finished", FINISHED, fence=database.epoch)
-    assert await turns.begin(ended, fence=database.epoch) is None
+    await turns.end(ended, "finished", FINISHED, fence=fence_in(kept))
+    assert await turns.begin(ended, fence=fence_in(kept)) is None
     stored = turns.get(ended.turn_id)
     assert stored is not None and (stored.attempt, stored.state) == (0, "finished")
 
@@ -343,8 +384,9 @@ def answer(turn: Turn, content: str = "done") -> Entry:
     return Entry(turn.turn_id, 1, {"role": "assistant", "content": content})
 
 
+@in_sqlite
 async def test_last_entry_end_and_deliveries_are_one_commit(
-    turns: TurnStore, database: Database, clock: FakeClock
+    turns: Turns, database: Database, clock: FakeClock
 ) -> None:
     turn = await accepted(turns)
     await turns.mark_started(turn.turn_id, "c1", fence=database.epoch)
@@ -370,19 +412,17 @@ async def test_last_entry_end_and_deliveries_are_one_commit(
         (f"{turn.turn_id}.0",),
         (f"{turn.turn_id}.1",),
     ]
-    assert not turns.was_started(turn.turn_id, "c1")
+    assert not await turns.was_started(turn.turn_id, "c1")
 
 
-async def test_a_turn_ends_once_and_the_second_end_stores_nothing(
-    turns: TurnStore, database: Database
-) -> None:
+async def test_a_turn_ends_once_and_the_second_end_stores_nothing(turns: Turns, kept: Kept) -> None:
     turn = await accepted(turns)
     usage = Usage(model="m", calls=1)
 
     async def end(content: str) -> bool:
         return await turns.end(
             *(turn, "finished", {"name": "turn.finished", "data": {"text": content}}),
-            fence=database.epoch,
+            fence=fence_in(kept),
             entries=[answer(turn, content)],
             deliveries=[delivery(turn)],
             usage=[usage],
@@ -392,27 +432,27 @@ async def test_a_turn_ends_once_and_the_second_end_stores_nothing(
     assert await end("third") is False
     stored = turns.get(turn.turn_id)
     assert stored is not None and stored.outcome == {"name": "turn.finished", "data": {"text": "first"}}
-    session = await SQLiteStorage(database).load(turn.session_id)
+    session = await storage_in(kept).load(turn.session_id)
     assert session is not None and [one.message["content"] for one in session.messages] == ["first"]
-    assert UsageLedger(database, {}, clock=FakeClock()).rows("ann")[0]["calls"] == 1
+    (used,) = await ledger_in(kept, FakeClock()).rows("ann")
+    assert used["calls"] == 1
 
 
-async def test_an_end_that_is_committed_first_wins_over_a_cancel(
-    turns: TurnStore, database: Database
-) -> None:
+async def test_an_end_that_is_committed_first_wins_over_a_cancel(turns: Turns, kept: Kept) -> None:
     turn = await accepted(turns)
     results = await asyncio.gather(
-        turns.end(turn, "finished", FINISHED, fence=database.epoch), turns.request_cancel(turn.turn_id)
+        turns.end(turn, "finished", FINISHED, fence=fence_in(kept)), turns.request_cancel(turn.turn_id)
     )
     assert list(results) == [True, False]
-    assert await turns.end(turn, "cancelled", CANCELLED, fence=database.epoch) is False
+    assert await turns.end(turn, "cancelled", CANCELLED, fence=fence_in(kept)) is False
     stored = turns.get(turn.turn_id)
     assert stored is not None and (stored.state, stored.cancel_requested) == ("finished", False)
 
 
 @pytest.mark.parametrize("state", ["finished", "failed"])
+@in_sqlite
 async def test_a_cancel_that_is_committed_first_wins_over_any_other_end(
-    turns: TurnStore, database: Database, state: Any
+    turns: Turns, database: Database, state: Any
 ) -> None:
     turn = await accepted(turns)
     results = await asyncio.gather(
@@ -433,7 +473,8 @@ async def test_a_cancel_that_is_committed_first_wins_over_any_other_end(
     assert stored is not None and (stored.state, stored.outcome) == ("cancelled", CANCELLED)
 
 
-async def test_ending_a_turn_denies_what_it_still_asked(turns: TurnStore, database: Database) -> None:
+@in_sqlite
+async def test_ending_a_turn_denies_what_it_still_asked(turns: Turns, database: Database) -> None:
     turn = await accepted(turns)
     statement = "INSERT INTO approvals VALUES (?, 's', ?, 'ses', 'ann', 'c', 't', '{}', 'd', ?, 0, 0)"
     for key, turn_id, state in (
@@ -451,8 +492,9 @@ async def test_ending_a_turn_denies_what_it_still_asked(turns: TurnStore, databa
     ]
 
 
+@in_sqlite
 async def test_the_end_of_a_turn_whose_session_was_deleted_stores_nothing(
-    turns: TurnStore, database: Database
+    turns: Turns, database: Database
 ) -> None:
     turn = await accepted(turns)
     await SQLiteStorage(database).delete(turn.session_id)
@@ -486,9 +528,9 @@ async def test_a_started_call_is_known_after_a_restart(tmp_path: Path, clock: Fa
             await turns.mark_started("turn_1", "c1", fence=database.epoch)
     async with open_database(tmp_path) as database:
         turns = TurnStore(database, Identities(database, clock=clock), clock=clock)
-        assert turns.was_started("turn_1", "c1")
-        assert not turns.was_started("turn_1", "c2")
-        assert not turns.was_started("turn_2", "c1")
+        assert await turns.was_started("turn_1", "c1")
+        assert not await turns.was_started("turn_1", "c2")
+        assert not await turns.was_started("turn_2", "c1")
 
 
 async def test_a_restart_finds_the_open_turns_of_its_channels_in_order_of_arrival(
@@ -553,16 +595,16 @@ async def test_a_repeated_command_gets_the_stored_result_also_after_a_restart(
     assert command.done == 1
 
 
-async def test_other_ids_users_and_channels_are_other_commands(database: Database, clock: FakeClock) -> None:
-    once, command = OnceOnly(database, clock=clock), Counter()
+async def test_other_ids_users_and_channels_are_other_commands(kept: Kept, clock: FakeClock) -> None:
+    once, command = once_in(kept, clock), Counter()
     keys = [KEY, ("web", "ann", "m2"), ("web", "bob", "m1"), ("ws", "ann", "m1")]
     assert [(await once.run(key, command))["done"] for key in keys] == [1, 2, 3, 4]
 
 
 async def test_a_command_that_comes_again_while_it_is_at_work_waits_for_the_first_result(
-    database: Database, clock: FakeClock
+    kept: Kept, clock: FakeClock
 ) -> None:
-    once, command = OnceOnly(database, clock=clock), Counter()
+    once, command = once_in(kept, clock), Counter()
     command.go_on.clear()
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         tasks = [group.create_task(once.run(KEY, command)) for _ in range(5)]
@@ -571,10 +613,8 @@ async def test_a_command_that_comes_again_while_it_is_at_work_waits_for_the_firs
     assert [task.result() for task in tasks] == [{"done": 1, "text": "好"}] * 5
 
 
-async def test_a_command_that_failed_is_carried_out_again_by_its_repeat(
-    database: Database, clock: FakeClock
-) -> None:
-    once, command = OnceOnly(database, clock=clock), Counter()
+async def test_a_command_that_failed_is_carried_out_again_by_its_repeat(kept: Kept, clock: FakeClock) -> None:
+    once, command = once_in(kept, clock), Counter()
 
     async def fails() -> dict[str, Any]:
         await command()
@@ -587,17 +627,17 @@ async def test_a_command_that_failed_is_carried_out_again_by_its_repeat(
 
 
 async def test_a_command_whose_id_a_text_has_taken_is_still_carried_out_once(
-    turns: TurnStore, database: Database, clock: FakeClock
+    turns: Turns, kept: Kept, clock: FakeClock
 ) -> None:
     first = await accepted(turns)
-    once, command = OnceOnly(database, clock=clock), Counter()
+    once, command = once_in(kept, clock), Counter()
     for _ in range(2):
         assert (await once.run(KEY, command))["done"] == 1
     assert (await turns.accept(text_message(), take)).turn_id == first.turn_id
 
 
-async def test_a_cancelled_command_lets_the_next_one_go_on(database: Database, clock: FakeClock) -> None:
-    once, command = OnceOnly(database, clock=clock), Counter()
+async def test_a_cancelled_command_lets_the_next_one_go_on(kept: Kept, clock: FakeClock) -> None:
+    once, command = once_in(kept, clock), Counter()
     command.go_on.clear()
     first = asyncio.ensure_future(once.run(KEY, command))
     await command.begun.wait()
@@ -612,12 +652,10 @@ async def test_a_cancelled_command_lets_the_next_one_go_on(database: Database, c
 # --- usage ------------------------------------------------------------------------------------------------
 
 
-async def test_tokens_are_counted_by_user_day_and_model(
-    turns: TurnStore, database: Database, clock: FakeClock
-) -> None:
+async def test_tokens_are_counted_by_user_day_and_model(turns: Turns, kept: Kept, clock: FakeClock) -> None:
     async def spend(msg_id: str, *usage: Usage, user_id: str = "ann") -> None:
         turn = await accepted(turns, text_message(msg_id=msg_id, user_id=user_id))
-        assert await turns.end(turn, "finished", FINISHED, fence=database.epoch, usage=usage)
+        assert await turns.end(turn, "finished", FINISHED, fence=fence_in(kept), usage=usage)
 
     def row(day: str, usage: Usage) -> dict[str, object]:
         return {"day": day, **usage.to_dict()}
@@ -632,14 +670,14 @@ async def test_tokens_are_counted_by_user_day_and_model(
     await spend("f", Usage(model="n", cost=0.1))
     clock.advance(1)
     await spend("g", Usage(model="m", input_tokens=1, output_tokens=1, calls=1))
-    ledger = UsageLedger(database, {}, clock=clock)
-    assert ledger.rows("ann") == [
+    ledger = ledger_in(kept, clock)
+    assert await ledger.rows("ann") == [
         row("2027-01-16", Usage(model="m", input_tokens=1, output_tokens=1, calls=1)),
         row("2027-01-15", Usage(model="m", input_tokens=30, output_tokens=3, calls=3, cost=0.5)),
         row("2027-01-15", other),
     ]
-    assert [found["input_tokens"] for found in ledger.rows("bob")] == [7]
-    assert ledger.rows("nobody") == []
+    assert [found["input_tokens"] for found in await ledger.rows("bob")] == [7]
+    assert await ledger.rows("nobody") == []
 
 
 def test_usage_adds_up_and_names_the_later_model() -> None:
@@ -653,8 +691,8 @@ def test_usage_adds_up_and_names_the_later_model() -> None:
     assert Usage.from_dict(unknown.to_dict()) == unknown
 
 
-async def test_a_session_made_by_hand_can_be_named_by_its_user(turns: TurnStore, database: Database) -> None:
-    await SQLiteStorage(database).save(make_session("ses_mine", user_id="ann"))
+async def test_a_session_made_by_hand_can_be_named_by_its_user(turns: Turns, kept: Kept) -> None:
+    await storage_in(kept).save(make_session("ses_mine", user_id="ann"))
     turn = await accepted(turns, text_message(session_id="ses_mine"))
     assert turn.session_id == "ses_mine"
 
@@ -663,7 +701,7 @@ async def test_a_session_made_by_hand_can_be_named_by_its_user(turns: TurnStore,
 
 
 async def test_a_message_that_names_nobody_is_taken_only_where_the_conversation_is_known(
-    turns: TurnStore, database: Database
+    turns: Turns, kept: Kept
 ) -> None:
     aside: dict[str, Any] = {
         "channel": "slack",
@@ -675,15 +713,16 @@ async def test_a_message_that_names_nobody_is_taken_only_where_the_conversation_
     with pytest.raises(ProtocolError) as refused:
         await turns.accept(text_message(msg_id="a", only_known=True, **aside), take)
     assert refused.value.code == "ignored"
-    assert counts(database) == NOTHING
+    assert await counts(kept) == NOTHING
     first = await turns.accept(text_message(msg_id="b", **aside), take)
     second = await turns.accept(text_message(msg_id="a", only_known=True, **aside), take)
     assert second.session_id == first.session_id and second.turn is not None
 
 
 @pytest.mark.parametrize(("policy", "code"), [("pair", "pairing"), ("refuse", "ignored")])
+@in_sqlite
 async def test_a_stranger_is_refused_where_strangers_are_not_served(
-    turns: TurnStore, database: Database, policy: str, code: str
+    turns: Turns, database: Database, policy: str, code: str
 ) -> None:
     message: dict[str, Any] = {
         "channel": "slack",
@@ -695,7 +734,7 @@ async def test_a_stranger_is_refused_where_strangers_are_not_served(
     with pytest.raises(ProtocolError) as refused:
         await turns.accept(text_message(msg_id="a", **message), take)
     assert refused.value.code == code
-    assert counts(database) == NOTHING
+    assert await counts(database) == NOTHING
     await database.write(lambda c: c.execute("INSERT INTO identities VALUES ('slack', '', 'U1', 'ann')"))
     accepted = await turns.accept(text_message(msg_id="a", **message), take)
     assert accepted.turn is not None and accepted.turn.user_id == "ann"

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from miniclaw.agent.scripted import ScriptedProvider
 from tests.support.claw import TOKEN, running_claw, server_process
 from tests.support.client import raw_client
+from tests.support.inside import database_of
 
 
 def run(data_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,8 +79,8 @@ async def test_a_linked_person_of_a_platform_is_that_user(tmp_path: Path) -> Non
     async with running_claw(tmp_path, ScriptedProvider([])) as claw:
         await claw.identities.ensure("alice")
         await claw.identities.link("alice", "slack", "T1", "U1")
-        found = await claw._db.write(lambda c: claw.identities.user_for(c, "slack", "T1", "U1"))
-        stranger = await claw._db.write(lambda c: claw.identities.user_for(c, "slack", "T1", "U2"))
+        found = await database_of(claw).write(lambda c: claw.identities.user_for(c, "slack", "T1", "U1"))
+        stranger = await database_of(claw).write(lambda c: claw.identities.user_for(c, "slack", "T1", "U2"))
         assert found == "alice" and stranger.startswith("u_")
 
 

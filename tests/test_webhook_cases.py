@@ -24,6 +24,7 @@ from miniclaw.channel_settings import DingTalkAccount, FeishuAccount, WeComAccou
 from miniclaw.config import Clock
 from tests.support.claw import running_claw
 from tests.support.core import FakeClock
+from tests.support.inside import database_of
 from tests.support.receiver import signed_headers
 from tests.support.webhooks import DATA, for_ever
 
@@ -99,7 +100,9 @@ class Post:
 
     def turns(self) -> list[dict[str, Any]]:
         """The stored messages of all turns, oldest first."""
-        return [json.loads(row[0]) for row in self.claw._db.read("SELECT message FROM turns ORDER BY n")]
+        return [
+            json.loads(row[0]) for row in database_of(self.claw).read("SELECT message FROM turns ORDER BY n")
+        ]
 
 
 @asynccontextmanager
@@ -152,7 +155,7 @@ async def test_a_request_is_answered_and_run_as_its_platform_expects(tmp_path: P
         if new and "message" in expect:
             check_message(new[0], expect["message"])
         if "approval" in expect:
-            [[state]] = post.claw._db.read("SELECT state FROM approvals")
+            [[state]] = database_of(post.claw).read("SELECT state FROM approvals")
             assert state == "approved"
 
 
@@ -203,7 +206,7 @@ async def ask(post: Post, approval: dict[str, Any]) -> None:
             (approval["approval_id"], CLOCK, CLOCK + 600),
         )
 
-    await post.claw._db.write(operation)
+    await database_of(post.claw).write(operation)
 
 
 RUN = [

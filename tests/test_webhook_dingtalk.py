@@ -26,6 +26,7 @@ from miniclaw.channel_settings import DingTalkAccount
 from miniclaw.errors import DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
 from tests.support.agent import eventually
+from tests.support.inside import database_of
 from tests.support.webhooks import Site, call, echo, for_ever, platform_claw, vectors_of
 
 SECRET = "robot-secret"
@@ -138,7 +139,9 @@ async def test_an_error_for_good_and_a_url_that_has_expired_are_dead_letters(tmp
         assert await one.answers(2) == []
         errors = [
             row[0]
-            for row in one.claw._db.read("SELECT error FROM deliveries WHERE state = 'dead' ORDER BY n")
+            for row in database_of(one.claw).read(
+                "SELECT error FROM deliveries WHERE state = 'dead' ORDER BY n"
+            )
         ]
         assert "310000" in errors[0] and "expired" in errors[1]
 
@@ -157,7 +160,7 @@ async def test_a_question_names_the_commands_that_answer_it(tmp_path: Path) -> N
         await one.ding.until(lambda: one.ding.shown)
         await one.say(f"/deny {one.ding.shown[0].text.split('/deny ')[1].split()[0]}")
         await one.ding.until(lambda: one.ding.shown[-1].text == "done")
-        assert one.claw._db.read("SELECT state FROM approvals") == [("denied",)]
+        assert database_of(one.claw).read("SELECT state FROM approvals") == [("denied",)]
 
 
 async def test_a_group_and_each_person_have_their_own_session(tmp_path: Path) -> None:
@@ -166,7 +169,7 @@ async def test_a_group_and_each_person_have_their_own_session(tmp_path: Path) ->
         await one.say("b", group=True)
         await one.say("c", group=True, senderStaffId="user2")
         await one.answers(3)
-        rows = one.claw._db.read(
+        rows = database_of(one.claw).read(
             "SELECT t.user_id, s.user_id FROM turns t JOIN sessions s USING (session_id)"
         )
         scopes = {scope for _, scope in rows}
@@ -189,21 +192,21 @@ async def test_a_second_robot_has_its_own_path(tmp_path: Path) -> None:
     async with company(tmp_path, [echo], account="acme") as one:
         await one.say("hi")
         assert await one.answers() == ["echo: hi"]
-        assert one.claw._db.read("SELECT channel FROM turns") == [("dingtalk/acme",)]
+        assert database_of(one.claw).read("SELECT channel FROM turns") == [("dingtalk/acme",)]
 
 
 async def test_a_full_mailbox_is_told_and_an_overloaded_gateway_hangs_up(tmp_path: Path) -> None:
     few: dict[str, Any] = {"limits.waiting_per_session": 1, "limits.waiting": 1}
     async with company(tmp_path, [for_ever] * 2, **few) as one:
         await one.say("runs")
-        await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
+        await eventually(lambda: database_of(one.claw).read("SELECT 1 FROM turns WHERE state = 'running'"))
         await one.say("waits")
         with pytest.raises(aiohttp.ClientError):
             await one.say("no room at all", group=True)
     del few["limits.waiting"]
     async with company(tmp_path / "other", [for_ever] * 2, **few) as one:
         await one.say("runs")
-        await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
+        await eventually(lambda: database_of(one.claw).read("SELECT 1 FROM turns WHERE state = 'running'"))
         await one.say("waits")
         await one.say("one too many")
         await one.ding.until(lambda: one.ding.shown)

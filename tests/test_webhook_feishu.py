@@ -35,6 +35,7 @@ from miniclaw.gateway.protocol import FileRef, Inbound, Receipt, ReplyTarget
 from tests.support.agent import eventually
 from tests.support.claw import running_claw
 from tests.support.core import FakeClock
+from tests.support.inside import database_of
 from tests.support.webhooks import DATA, Site, Typing, call, echo, platform_claw, vectors_of
 
 KEY = "encrypt-key"
@@ -221,7 +222,7 @@ async def test_a_topic_is_a_session_of_its_own_and_is_answered_in_itself(tmp_pat
         assert sorted(await one.answers(4)) == ["echo: a", "echo: b", "echo: c", "echo: d"]
         threads = {shown.text: shown.thread for shown in one.feishu.shown}
         assert threads == {"echo: a": None, "echo: b": "thread", "echo: c": None, "echo: d": "thread"}
-        rows = one.claw._db.read("SELECT session_id FROM turns ORDER BY n")
+        rows = database_of(one.claw).read("SELECT session_id FROM turns ORDER BY n")
         a, b, c, d = [row[0] for row in rows]
         assert a == c and b == d and a != b
 
@@ -276,7 +277,7 @@ async def test_people_are_users_of_their_own_and_a_group_has_its_own_memory(tmp_
         await one.say("b", user="ou_2")
         await one.say("@_user_1 c", user="ou_1", group=True, mentions=[BOT])
         await one.answers(3)
-        rows = one.claw._db.read(
+        rows = database_of(one.claw).read(
             "SELECT t.user_id, s.user_id FROM turns t JOIN sessions s USING (session_id) ORDER BY n"
         )
         (ann, ann_scope), (bob, bob_scope), (sender, group) = [tuple(row) for row in rows]
@@ -383,7 +384,7 @@ async def test_an_answer_whose_card_is_lost_is_sent_anew(tmp_path: Path) -> None
         one.feishu.on_show = lambda shown: one.feishu.lose_cards()
         await one.say("hi")
         assert (await one.answers())[-1] == WHOLE
-        assert one.claw._db.read("SELECT state FROM deliveries") == [("sent",)]
+        assert database_of(one.claw).read("SELECT state FROM deliveries") == [("sent",)]
 
 
 @pytest.mark.usefixtures("at_once")
@@ -393,7 +394,7 @@ async def test_a_card_that_is_too_old_to_be_changed_is_not_tried_again(tmp_path:
         one.feishu.faults += [Fault("content", "error", 230031)] * 99
         await one.say("hi")
         assert (await one.answers())[-1] == WHOLE
-        assert one.claw._db.read("SELECT state FROM deliveries") == [("sent",)]
+        assert database_of(one.claw).read("SELECT state FROM deliveries") == [("sent",)]
         assert len(one.called("content")) <= 2
 
 
@@ -426,7 +427,7 @@ async def test_an_error_for_good_is_a_dead_letter_at_once(tmp_path: Path, code: 
         one.feishu.faults.append(Fault("reply", "error", code))
         await one.say("hi")
         assert await one.answers() == []
-        [[state, error]] = one.claw._db.read("SELECT state, error FROM deliveries")
+        [[state, error]] = database_of(one.claw).read("SELECT state, error FROM deliveries")
         assert state == "dead" and str(code) in error
 
 
@@ -443,7 +444,7 @@ async def test_a_wrong_app_secret_is_a_dead_letter_that_says_so(tmp_path: Path) 
     async with tenant(tmp_path, [echo], app_secret="wrong", stream=False) as one:
         await one.say("hi")
         assert await one.answers() == []
-        [[state, error]] = one.claw._db.read("SELECT state, error FROM deliveries")
+        [[state, error]] = database_of(one.claw).read("SELECT state, error FROM deliveries")
         assert state == "dead" and "10014" in error
 
 
@@ -652,7 +653,7 @@ async def test_a_button_decides_once_and_gives_way_to_the_decision(
         assert answer["toast"]["type"] == "warning"
         await one.answers()
         await one.feishu.until(lambda: len(question.raw["body"]["elements"]) == 1)
-        assert one.claw._db.read("SELECT state FROM approvals") == [(state,)]
+        assert database_of(one.claw).read("SELECT state FROM approvals") == [(state,)]
 
 
 @pytest.mark.parametrize(
@@ -730,7 +731,7 @@ async def test_a_second_app_has_its_own_path_and_secrets(tmp_path: Path) -> None
     async with tenant(tmp_path, [echo], account="acme", encrypt_key="another-key") as one:
         await one.say("hi")
         assert await one.answers() == ["echo: hi"]
-        assert one.claw._db.read("SELECT channel FROM turns") == [("feishu/acme",)]
+        assert database_of(one.claw).read("SELECT channel FROM turns") == [("feishu/acme",)]
         event = posted(FeishuAccount.model_validate(SETTINGS), message("hi"), now=time.time())
         assert (await one.post(event))[0] == 401  # the other app's key
         one.path = "feishu"
@@ -744,7 +745,7 @@ async def test_strangers_get_a_pairing_code_once_where_they_are_not_served(tmp_p
         await one.pair()
         await one.say("hello")
         assert (await one.answers())[1:] == ["echo: hello"]
-        assert one.claw._db.read("SELECT user_id FROM turns") == [("owner",)]
+        assert database_of(one.claw).read("SELECT user_id FROM turns") == [("owner",)]
 
 
 async def test_strangers_that_are_refused_get_silence(tmp_path: Path) -> None:

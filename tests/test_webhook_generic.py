@@ -28,6 +28,7 @@ from miniclaw.channel_settings import GenericWebhookSettings
 from miniclaw.cli import main
 from miniclaw.errors import ConfigError, ProtocolError
 from tests.support.claw import running_claw
+from tests.support.inside import database_of
 from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
 from tests.support.webhooks import echo
 
@@ -195,10 +196,10 @@ async def test_a_permanent_refusal_ends_in_the_dead_letter_list_and_does_not_blo
                 await post(http, url, body, message_id=f"m{number}")
             await receiver.wait(2)
             async with asyncio.timeout(20):
-                while [d.state for d in claw.outbox.of_user("monitor")] != ["dead"]:
+                while [d.state for d in await claw.outbox.of_user("monitor")] != ["dead"]:
                     await asyncio.sleep(0.01)
             assert [t["text"] for t in receiver.taken] == ["echo: 1"]
-            dead = claw.outbox.of_user("monitor")[0]
+            (dead,) = await claw.outbox.of_user("monitor")
             api = url.replace("/webhooks/in", f"/api/deliveries/{dead.key}/retry")
             other = {"Authorization": f"Bearer {await claw.identities.add('bob')}"}
             owner = {"Authorization": "Bearer test-token"}
@@ -225,7 +226,7 @@ async def test_a_reply_that_could_not_be_sent_before_a_restart_is_sent_after_it(
         body = {"text": "hi", "session": "ops", "reply_url": f"http://127.0.0.1:{port}/reply"}
         await post(http, url, body)
         async with asyncio.timeout(20):
-            while not [d for d in claw.outbox.of_user("monitor") if d.error]:
+            while not [d for d in await claw.outbox.of_user("monitor") if d.error]:
                 await asyncio.sleep(0.01)
     async with receiving(receiver, port), hooked(tmp_path, [], reply_hosts=("127.0.0.1",), **slow):
         await receiver.wait(1)
@@ -310,7 +311,7 @@ async def test_a_static_token_is_taken_and_messages_without_an_id_are_each_their
     async with hooked(tmp_path, [echo] * 2, secret="", bearer=TOKEN) as (claw, http, url):
         for _ in range(2):
             assert await status_of(http, url, {"Authorization": f"Bearer {TOKEN}"}) == 202
-        assert len(claw._db.read("SELECT 1 FROM turns")) == 2
+        assert len(database_of(claw).read("SELECT 1 FROM turns")) == 2
 
 
 @pytest.mark.parametrize(
@@ -370,7 +371,7 @@ async def test_fields_have_the_names_that_are_set(tmp_path: Path) -> None:
     async with hooked(tmp_path, [echo], **names) as (claw, http, url):
         status, _ = await post(http, url, {"message": "disk", "topic": "ops", "from": "db-1", "text": "no"})
         assert status == 202
-        [[message]] = claw._db.read("SELECT message FROM turns")
+        [[message]] = database_of(claw).read("SELECT message FROM turns")
         stored = json.loads(message)
         assert (stored["payload"]["text"], stored["sender"]) == ("disk", "db-1")
 

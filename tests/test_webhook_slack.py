@@ -32,6 +32,7 @@ from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import Inbound
 from tests.support.agent import eventually
 from tests.support.claw import running_claw
+from tests.support.inside import database_of
 from tests.support.model import last_user
 from tests.support.webhooks import Site, Typing, call, echo, platform_claw
 
@@ -163,7 +164,7 @@ async def test_a_part_of_blanks_alone_is_not_posted(tmp_path: Path) -> None:
     async with workspace(tmp_path, [LLMResponse(text=text)]) as one:
         await one.say("hi", channel="D1")
         assert [part.strip()[:1] for part in await one.answers()] == ["a", "b"]
-        assert {state for (state,) in one.claw._db.read("SELECT state FROM deliveries")} == {"sent"}
+        assert {state for (state,) in database_of(one.claw).read("SELECT state FROM deliveries")} == {"sent"}
 
 
 async def test_the_thread_goes_on_without_a_mention_and_other_threads_do_not_begin(tmp_path: Path) -> None:
@@ -174,7 +175,7 @@ async def test_the_thread_goes_on_without_a_mention_and_other_threads_do_not_beg
         await one.say("somebody else's", channel="C2", thread_ts=root)
         assert await one.answers(2) == ["echo: first", "echo: second"]
         assert one.turns() == 2
-        sessions = one.claw._db.read("SELECT DISTINCT session_id FROM turns")
+        sessions = database_of(one.claw).read("SELECT DISTINCT session_id FROM turns")
         assert len(sessions) == 1
 
 
@@ -215,7 +216,7 @@ async def test_people_are_users_of_their_own_and_a_group_has_its_own_memory(tmp_
         await one.say("b", channel="D2", user="U2")
         await one.say(f"<@{BOT}> c", channel="C1", user="U1")
         await one.answers(3)
-        rows = one.claw._db.read(
+        rows = database_of(one.claw).read(
             "SELECT t.user_id, s.user_id FROM turns t JOIN sessions s USING (session_id) ORDER BY n"
         )
         (ann, ann_scope), (bob, bob_scope), (sender, group) = [tuple(row) for row in rows]
@@ -231,11 +232,11 @@ async def test_a_reminder_is_answered_in_the_thread_where_it_was_made_and_belong
     async with workspace(tmp_path, [made, echo, echo, echo], **allowed) as one:
         await one.say(f"<@{BOT}> remind us", channel="C1", ts="1767225600.000100")
         await one.answers(1)
-        await one.claw._db.write(lambda c: c.execute("UPDATE timers SET next_at = 1").rowcount)
+        await database_of(one.claw).write(lambda c: c.execute("UPDATE timers SET next_at = 1").rowcount)
         one.claw.timers.wake()
         assert "stand up" in (await one.answers(2))[1]
         assert {(m.conversation, m.thread) for m in one.slack.shown} == {("C1", "1767225600.000100")}
-        ((group,),) = one.claw._db.read("SELECT scope FROM timers")
+        ((group,),) = database_of(one.claw).read("SELECT scope FROM timers")
         assert [s.user_id for s in await one.claw.sessions.list()] == [group, group]
         await one.say(f"<@{BOT}> /timers cancel nonsense", channel="C1", user="U2")
         assert "no such timer" in (await one.answers(2))[-1]
@@ -324,7 +325,7 @@ async def test_an_error_for_good_is_a_dead_letter_at_once(tmp_path: Path, code: 
         one.slack.faults.append(Fault("chat.postMessage", "error", code))
         await one.say(f"<@{BOT}> hi")
         assert await one.answers() == []
-        [[state, error]] = one.claw._db.read("SELECT state, error FROM deliveries")
+        [[state, error]] = database_of(one.claw).read("SELECT state, error FROM deliveries")
         assert state == "dead" and code in error
 
 
@@ -397,7 +398,7 @@ async def test_a_button_decides_once_and_gives_way_to_the_decision(
         assert await click(one, value, number=2) == (200, "")
         await one.answers()
         await one.slack.until(lambda: len(question.raw["blocks"]) == 1)
-        [[state]] = one.claw._db.read("SELECT state FROM approvals")
+        [[state]] = database_of(one.claw).read("SELECT state FROM approvals")
         assert state == ("approved" if ok else "denied")
 
 
@@ -456,7 +457,7 @@ async def test_a_second_workspace_has_its_own_path_and_secret(tmp_path: Path) ->
     async with workspace(tmp_path, [echo], account="acme") as one:
         await one.say(f"<@{BOT}> hi")
         assert await one.answers() == ["echo: hi"]
-        assert one.claw._db.read("SELECT channel FROM turns") == [("slack/acme",)]
+        assert database_of(one.claw).read("SELECT channel FROM turns") == [("slack/acme",)]
         one.path = "slack"
         status, _ = await one.post("events", b"{}")
         assert status in (401, 404)
@@ -469,7 +470,7 @@ async def test_strangers_get_a_pairing_code_once_where_they_are_not_served(tmp_p
         await one.pair()
         await one.say("hello", channel="D1")
         assert (await one.answers())[1:] == ["echo: hello"]
-        assert one.claw._db.read("SELECT user_id FROM turns") == [("owner",)]
+        assert database_of(one.claw).read("SELECT user_id FROM turns") == [("owner",)]
 
 
 async def test_strangers_that_are_refused_get_silence(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from miniclaw.errors import ConfigError, DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
 from tests.support.agent import Zap, eventually
 from tests.support.claw import running_claw
+from tests.support.inside import database_of
 from tests.support.webhooks import Site, call, echo, for_ever, platform_claw, vectors_of
 
 CORP = "ww0123456789abcdef"
@@ -183,7 +184,7 @@ async def test_an_error_for_good_is_a_dead_letter_at_once(tmp_path: Path, code: 
         one.wecom.faults.append(Fault("message", "error", code))
         await one.say("hi")
         assert await one.answers() == []
-        [[state, error]] = one.claw._db.read("SELECT state, error FROM deliveries")
+        [[state, error]] = database_of(one.claw).read("SELECT state, error FROM deliveries")
         assert state == "dead" and str(code) in error
 
 
@@ -191,7 +192,7 @@ async def test_a_wrong_secret_is_a_dead_letter_that_says_so(tmp_path: Path) -> N
     async with corp(tmp_path, [echo], secret="wrong") as one:
         await one.say("hi")
         assert await one.answers() == []
-        assert "40001" in one.claw._db.read("SELECT error FROM deliveries")[0][0]
+        assert "40001" in database_of(one.claw).read("SELECT error FROM deliveries")[0][0]
 
 
 async def test_somebody_whom_the_app_does_not_reach_is_a_dead_letter() -> None:
@@ -248,7 +249,7 @@ async def test_a_click_on_a_menu_entry_that_is_a_command_is_that_command_once(tm
         await one.wecom.until(lambda: len(one.wecom.shown) == 2)
         texts = await one.answers(0)
         assert len(texts) == 2 and all("new session" in text for text in texts)
-        assert len(one.claw._db.read("SELECT 1 FROM dedupe")) == 2
+        assert len(database_of(one.claw).read("SELECT 1 FROM dedupe")) == 2
 
 
 async def test_a_typed_command_is_carried_out_and_told(tmp_path: Path) -> None:
@@ -260,7 +261,7 @@ async def test_a_typed_command_is_carried_out_and_told(tmp_path: Path) -> None:
         await one.answers()
         await one.say("/clear")  # has nothing to say, which is no failure
         await one.answers(2)
-        assert one.claw._db.read("SELECT 1 FROM deliveries WHERE state = 'dead'") == []
+        assert database_of(one.claw).read("SELECT 1 FROM deliveries WHERE state = 'dead'") == []
 
 
 async def test_of_a_commands_long_answer_nothing_is_cut_off(tmp_path: Path) -> None:
@@ -285,7 +286,7 @@ async def test_a_question_names_the_commands_that_answer_it(tmp_path: Path, word
         await one.say(f"{word} {short}")
         await one.wecom.until(lambda: one.wecom.shown[-1].text == "done")
         await one.answers()
-        assert one.claw._db.read("SELECT state FROM approvals") == [(state,)]
+        assert database_of(one.claw).read("SELECT state FROM approvals") == [(state,)]
 
 
 async def test_strangers_get_a_pairing_code_once_where_they_are_not_served(tmp_path: Path) -> None:
@@ -295,7 +296,7 @@ async def test_strangers_get_a_pairing_code_once_where_they_are_not_served(tmp_p
         await one.pair()
         await one.say("hello")
         assert (await one.answers())[1:] == ["echo: hello"]
-        assert one.claw._db.read("SELECT user_id FROM turns") == [("owner",)]
+        assert database_of(one.claw).read("SELECT user_id FROM turns") == [("owner",)]
 
 
 async def test_strangers_that_are_refused_get_silence(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ async def test_a_second_app_has_its_own_path(tmp_path: Path) -> None:
     async with corp(tmp_path, [echo], account="acme") as one:
         await one.say("hi")
         assert await one.answers() == ["echo: hi"]
-        assert one.claw._db.read("SELECT channel FROM turns") == [("wecom/acme",)]
+        assert database_of(one.claw).read("SELECT channel FROM turns") == [("wecom/acme",)]
 
 
 async def test_people_are_users_of_their_own(tmp_path: Path) -> None:
@@ -316,21 +317,23 @@ async def test_people_are_users_of_their_own(tmp_path: Path) -> None:
         for sender in ("a", "b", "a"):
             await one.say("hi", sender=sender)
         await one.answers(3)
-        assert len(one.claw._db.read("SELECT DISTINCT user_id, session_id FROM turns")) == 2
+        assert len(database_of(one.claw).read("SELECT DISTINCT user_id, session_id FROM turns")) == 2
 
 
 async def test_a_full_mailbox_is_told_and_an_overloaded_gateway_hangs_up(tmp_path: Path) -> None:
     few: dict[str, Any] = {"limits.waiting_per_session": 1, "limits.waiting": 2}
     async with corp(tmp_path, [for_ever] * 3, **few) as one:
         await one.say("runs")
-        await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
+        await eventually(lambda: database_of(one.claw).read("SELECT 1 FROM turns WHERE state = 'running'"))
         await one.say("waits")
         await one.say("one too many", MsgId="9")
         await one.say("one too many", MsgId="9")
         await one.wecom.until(lambda: one.wecom.shown)
         assert "not taken" in one.wecom.shown[0].text and len(one.wecom.shown) == 1
         await one.say("runs too", sender="b")
-        await eventually(lambda: len(one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'")) == 2)
+        await eventually(
+            lambda: len(database_of(one.claw).read("SELECT 1 FROM turns WHERE state = 'running'")) == 2
+        )
         await one.say("waits too", sender="b")
         with pytest.raises(aiohttp.ClientError):
             await one.say("no room at all", sender="c")

@@ -29,6 +29,7 @@ from miniclaw.errors import DeliveryError, ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, ReplyTarget
 from miniclaw.gateway.standings import Standing
 from tests.support.agent import DictatedProvider, eventually
+from tests.support.inside import database_of
 from tests.support.webhooks import Site, call, echo, for_ever, platform_claw
 
 KEY = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEFG"
@@ -99,7 +100,7 @@ class Chat(Site[WeComStandin]):
         return str(stream["content"])
 
     def deliveries(self) -> list[Any]:
-        return self.claw._db.read("SELECT part, state FROM deliveries")
+        return database_of(self.claw).read("SELECT part, state FROM deliveries")
 
 
 @asynccontextmanager
@@ -159,7 +160,7 @@ async def test_a_message_that_comes_again_has_the_same_stream_also_after_a_resta
         again = await one.say("hi", number=1)
         assert again["id"] == streams[0]["id"]
         assert await one.finish(again) == "echo: hi"
-        assert len(one.claw._db.read("SELECT 1 FROM turns")) == 1
+        assert len(database_of(one.claw).read("SELECT 1 FROM turns")) == 1
     async with chat(tmp_path, []) as one:
         assert await one.poll(again["id"]) == {"id": again["id"], "finish": True, "content": "echo: hi"}
 
@@ -255,7 +256,7 @@ async def test_nobody_is_called_nothing_is_loaded_and_a_failure_is_told(
 async def test_a_turn_that_was_stopped_and_one_that_is_not_there_have_ended(tmp_path: Path) -> None:
     async with chat(tmp_path, [for_ever]) as one:
         begun = await one.say("hi")
-        await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
+        await eventually(lambda: database_of(one.claw).read("SELECT 1 FROM turns WHERE state = 'running'"))
         assert "Stopped" in (await one.say("/cancel"))["content"]
         assert await one.finish(begun) == NOTHING
         assert (await one.poll("turn_none"))["content"] == LOST
@@ -326,12 +327,14 @@ async def test_a_full_mailbox_is_told_and_an_overloaded_gateway_hangs_up(tmp_pat
     few: dict[str, Any] = {"limits.waiting_per_session": 1, "limits.waiting": 2}
     async with chat(tmp_path, [for_ever] * 3, **few) as one:
         await one.say("runs")
-        await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
+        await eventually(lambda: database_of(one.claw).read("SELECT 1 FROM turns WHERE state = 'running'"))
         await one.say("waits")
         busy = await one.say("one too many")
         assert busy["finish"] and "not taken" in busy["content"]
         await one.say("runs too", group=True)
-        await eventually(lambda: len(one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'")) == 2)
+        await eventually(
+            lambda: len(database_of(one.claw).read("SELECT 1 FROM turns WHERE state = 'running'")) == 2
+        )
         await one.say("waits too", group=True)
         with pytest.raises(aiohttp.ClientError):
             await one.say("no room at all", group=True, chatid="wr2")
@@ -342,7 +345,7 @@ async def test_a_message_whose_sender_was_told_to_write_again_is_not_run_as_well
     few: dict[str, Any] = {"limits.waiting_per_session": 1}
     async with chat(tmp_path, talk, **few) as one:
         begun = [await one.say("runs")]
-        await eventually(lambda: one.claw._db.read("SELECT 1 FROM turns WHERE state = 'running'"))
+        await eventually(lambda: database_of(one.claw).read("SELECT 1 FROM turns WHERE state = 'running'"))
         begun.append(await one.say("waits"))
         busy = await one.say("one too many", number=77)
         for stream in begun:
@@ -355,7 +358,7 @@ async def test_a_group_has_its_own_session_and_memory(tmp_path: Path) -> None:
     async with chat(tmp_path, [echo] * 2) as one:
         await one.finish(await one.say("hi"))
         await one.finish(await one.say("@miniClaw hi", group=True))
-        rows = one.claw._db.read(
+        rows = database_of(one.claw).read(
             "SELECT t.user_id, s.user_id FROM turns t JOIN sessions s USING (session_id)"
         )
         (person, own), (sender, group) = sorted(tuple(row) for row in rows)[::-1]
@@ -371,7 +374,7 @@ async def test_a_second_bot_has_its_own_path_and_secrets(tmp_path: Path) -> None
     }
     async with chat(tmp_path, [echo], account="acme", **other) as one:
         assert await one.finish(await one.say("hi")) == "echo: hi"
-        assert one.claw._db.read("SELECT channel FROM turns") == [("wecom-bot/acme",)]
+        assert database_of(one.claw).read("SELECT channel FROM turns") == [("wecom-bot/acme",)]
 
 
 @pytest.mark.parametrize("kind", ["enter_chat", "template_card_event", "feedback_event"])

@@ -22,7 +22,7 @@ from miniclaw.gateway.protocol import format_time, new_id
 from miniclaw.session.models import Turn
 from miniclaw.tools.base import Risk, Tool
 
-__all__ = ["ApprovalDesk", "Decision"]
+__all__ = ["Approval", "ApprovalDesk", "Decision", "State"]
 
 logger = logging.getLogger(__name__)
 
@@ -93,18 +93,14 @@ class ApprovalDesk:
         self._waiting: dict[str, asyncio.Future[State]] = {}
         self._summaries: dict[str, str] = {}
 
-    def rule(self, turn: Turn, tool: Tool, arguments: Mapping[str, Any], risk: Risk) -> Verdict:
+    async def rule(self, turn: Turn, tool: Tool, arguments: Mapping[str, Any], risk: Risk) -> Verdict:
         """What the rules say of a call for this user and session; first the operator's, then the user's."""
         said = verdict_of(self._settings, tool, arguments, risk, turn.user_id)
         if said is not None or risk == "read":
             return said or "allow"
         if tool.asks_always:
             return "ask"
-        rows = self._db.read(
-            "SELECT 1 FROM approval_rules WHERE user_id = ? AND session_id IN ('', ?) AND tool = ?",
-            (turn.user_id, turn.session_id, tool.name),
-        )
-        return "allow" if rows else "ask"
+        return "allow" if await self._has_rule(turn, tool.name) else "ask"
 
     async def ask(self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str = "") -> State:
         """Commit the question, show it with what the tool says of the call, and wait for the answer."""
@@ -132,16 +128,29 @@ class ApprovalDesk:
             ProtocolError: there is no such question that is open and this user's to answer.
         """
         state = _STATES.get(decision, "approved")
+        approval = await self._decide(reference, user_id, decision, state)
+        if approval is None:
+            raise ProtocolError("approval_not_found", "There is no such open question; it may be answered.")
+        self.wake(approval.approval_id, state)
+        logger.info("approval %s of %s: %s", approval.approval_id, approval.tool, decision)
+        return approval
 
-        def operation(connection: sqlite3.Connection) -> Approval:
+    async def _has_rule(self, turn: Turn, tool: str) -> bool:
+        query = "SELECT 1 FROM approval_rules WHERE user_id = ? AND session_id IN ('', ?) AND tool = ?"
+        return bool(self._db.read(query, (turn.user_id, turn.session_id, tool)))
+
+    async def _decide(
+        self, reference: str, user_id: str, decision: Decision, state: State
+    ) -> Approval | None:
+        """Store the answer to a question that is open and this user's, and its rule."""
+
+        def operation(connection: sqlite3.Connection) -> Approval | None:
             query = f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' AND ? IN (approval_id, short_id)"
             rows = connection.execute(
                 f"{query} AND {_MAY_ANSWER}", (reference, *self._who(user_id))
             ).fetchall()
             if not rows:
-                raise ProtocolError(
-                    "approval_not_found", "There is no such open question; it may be answered."
-                )
+                return None
             approval = _approval(rows[0])
             statement = "UPDATE approvals SET state = ? WHERE approval_id = ?"
             connection.execute(statement, (state, approval.approval_id))
@@ -151,12 +160,9 @@ class ApprovalDesk:
                 connection.execute("INSERT INTO approval_rules VALUES (?, ?, ?) ON CONFLICT DO NOTHING", rule)
             return approval
 
-        approval = await self._db.write(operation)
-        self._wake(approval.approval_id, state)
-        logger.info("approval %s of %s: %s", approval.approval_id, approval.tool, decision)
-        return approval
+        return await self._db.write(operation)
 
-    def open_for(self, user_id: str) -> list[Approval]:
+    async def open_for(self, user_id: str) -> list[Approval]:
         """The questions that this user may answer: their own, and an admin those of groups."""
         rows = self._db.read(
             f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' AND {_MAY_ANSWER} "
@@ -209,7 +215,8 @@ class ApprovalDesk:
 
         return await self._db.write(operation)
 
-    def _wake(self, approval_id: str, state: State) -> None:
+    def wake(self, approval_id: str, state: State) -> None:
+        """A question was answered, here or by another process."""
         waiter = self._waiting.get(approval_id)
         if waiter is not None and not waiter.done():
             waiter.set_result(state)

@@ -71,6 +71,16 @@ class DayBudget:
         )
         return self._ledger.hold(self._user_id, expected)
 
+    async def look(self) -> None:
+        """Learn what other processes used, if anything is limited."""
+        if self.is_limited:
+            await self._ledger.look(self._user_id)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether what crashed attempts used is counted already."""
+        return self._ledger.is_shared
+
     @property
     def is_held(self) -> bool:
         """Whether the user's running calls may use up what is left of the day."""
@@ -159,6 +169,8 @@ class Budget:
 
     async def admit(self, model: str) -> Stop | None:
         """As `stop`; waits for running calls that may use up the user's day. The call must begin at once."""
+        if self.day is not None:
+            await self.day.look()
         while (stop := self.stop(model)) is None and self.day is not None and self.day.is_held:
             await self.day.let_go_next()
         return stop
@@ -192,6 +204,9 @@ class Budget:
     def restore(self, steps: Iterable[Entry]) -> float:
         """Go on from what the stored steps of earlier attempts used; returns the seconds."""
         seconds = 0.0
+        day = self.day
+        if day is not None and day.is_shared:
+            self.day = None
         for entry in steps:
             meta = entry.meta or {}
             seconds = max(seconds, float(meta.get("spent") or 0))
@@ -201,7 +216,7 @@ class Budget:
             self.tool_calls += entry.message["role"] == "tool"
             for call in entry.message.get("tool_calls") or ():
                 self.call_ids.add(call["id"])
-        self._unstored = []
+        self._unstored, self.day = [], day
         return seconds
 
     def share(self, part: float, *, iterations: int, tool_calls: int) -> Budget:

@@ -17,9 +17,8 @@ from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.once import OnceOnly
-from miniclaw.session.outbox import Outbox
+from miniclaw.session.ports import Deliveries, FenceOf, Turns
 from miniclaw.session.search import SearchesText
-from miniclaw.session.turns import TurnStore
 from miniclaw.session.usage import UsageLedger
 from miniclaw.skills.manager import SkillManager
 from miniclaw.tools.registry import ToolRegistry
@@ -34,13 +33,13 @@ class Core:
     settings: Settings
     data_dir: Path
     clock: Clock
-    fence: int
+    fence: FenceOf
     live: LiveTurns
     identities: Identities
     sessions: SessionManager
     search: SearchesText
-    turns: TurnStore
-    outbox: Outbox
+    turns: Turns
+    outbox: Deliveries
     once: OnceOnly
     usage: UsageLedger
     traces: TraceStore

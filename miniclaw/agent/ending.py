@@ -83,14 +83,14 @@ class TurnEnding:
         name, data = f"turn.{outcome.state}", outcome.data
         if turn.message["msg_type"] == MessageType.COMMAND:
             name, data = _command_reply(turn, outcome)
-        entries = self._last_entries(turn, session, outcome)
+        entries = await self._last_entries(turn, session, outcome)
         failpoints.hit("before-end")
         committed = await until_stored(
             lambda: self._c.turns.end(
                 turn,
                 outcome.state,
                 {"name": name, "data": data, "seq": feed.seq + 1},
-                fence=self._c.fence,
+                fence=self._c.fence(turn.session_id),
                 entries=entries,
                 deliveries=self._deliveries(turn, outcome),
                 usage=progress.budget.by_model.values() if progress else (),
@@ -118,7 +118,7 @@ class TurnEnding:
         finally:
             self._c.live.close(feed)
 
-    def _last_entries(self, turn: Turn, session: Session, outcome: Outcome) -> list[Entry]:
+    async def _last_entries(self, turn: Turn, session: Session, outcome: Outcome) -> list[Entry]:
         """Results for calls that will get none any more, then the last message of the turn."""
         steps = session.steps_of(turn.turn_id)
         if not steps or turn.message["msg_type"] == MessageType.COMMAND:
@@ -126,7 +126,8 @@ class TurnEnding:
         moment, number = self._c.clock(), steps[-1].step
         entries: list[Entry] = []
         for call in pending_calls(steps):
-            content = NOT_BEGUN if self._c.turns.was_only_asked(turn.turn_id, call.id) else INTERRUPTED
+            only_asked = await self._c.turns.was_only_asked(turn.turn_id, call.id)
+            content = NOT_BEGUN if only_asked else INTERRUPTED
             message = {"role": "tool", "tool_call_id": call.id, "content": content}
             entries.append(Entry(turn.turn_id, (number := number + 1), message, moment, {"ok": False}))
         if outcome.message is not None:

@@ -14,7 +14,7 @@ from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import new_id, plain_text
 from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Turn
-from miniclaw.session.turns import TurnStore
+from miniclaw.session.ports import Turns
 from miniclaw.tools.base import DescribesCall, Risk, Tool
 from miniclaw.tools.context import ToolContext
 
@@ -49,11 +49,11 @@ class TurnGate:
         turn: Turn,
         feed: TurnFeed,
         desk: ApprovalDesk,
-        turns: TurnStore,
+        turns: Turns,
         *,
         find: Callable[[str], Tool | None],
         pause: Callable[[bool], None],
-        fence: int,
+        fence: int | None,
         context: ToolContext,
     ) -> None:
         self._turn = turn
@@ -76,7 +76,7 @@ class TurnGate:
         if (
             self._turn.attempt > 1
             and not tool.idempotent
-            and self._turns.was_started(self._turn.turn_id, call.id)
+            and await self._turns.was_started(self._turn.turn_id, call.id)
         ):
             return INTERRUPTED
         refusal = await self._refusal(tool, call, risk)
@@ -85,7 +85,7 @@ class TurnGate:
         return refusal
 
     async def _refusal(self, tool: Tool, call: ToolCall, risk: Risk) -> str | None:
-        rule = self._desk.rule(self._turn, tool, call.arguments or {}, risk)
+        rule = await self._desk.rule(self._turn, tool, call.arguments or {}, risk)
         if rule != "ask":
             return None if rule == "allow" else f"the operator does not allow `{tool.name}`"
         unattended = (UNATTENDED_EXACT if tool.asks_always else UNATTENDED).format(tool=tool.name)

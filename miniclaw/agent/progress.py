@@ -48,7 +48,7 @@ class Progress:
     last_result: str = ""
 
     @classmethod
-    def of(cls, core: Core, turn: Turn, session: Session) -> Progress:
+    async def of(cls, core: Core, turn: Turn, session: Session) -> Progress:
         """Where the stored steps of earlier attempts got to."""
         context = ToolContext(
             user_id=turn.user_id,
@@ -61,7 +61,7 @@ class Progress:
         day = DayBudget(core.usage, turn.user_id, settings.limits)
         budget = Budget(settings.agent, settings.prices, day=day)
         if turn.attempt > 1:  # an id of a sub-task's call that was begun is not to be taken for a new one's
-            budget.call_ids |= core.turns.started_calls(turn.turn_id)
+            budget.call_ids |= await core.turns.started_calls(turn.turn_id)
         progress = cls(budget, TurnTrace(turn, core.traces), context, budget.restore(steps), [])
         calls: dict[str, ToolCall] = {}
         for entry in steps:

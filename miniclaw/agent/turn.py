@@ -72,7 +72,7 @@ class TurnRunner:
 
     async def run(self, turn: Turn) -> None:
         """Carry the turn to its end, or leave it open for the next start when the process is stopping."""
-        begun = await until_stored(lambda: self._c.turns.begin(turn, fence=self._c.fence))
+        begun = await until_stored(lambda: self._c.turns.begin(turn, fence=self._c.fence(turn.session_id)))
         if begun is None:
             await self.settle_cancelled(turn)
             return
@@ -117,7 +117,7 @@ class TurnRunner:
 
     async def settle_cancelled(self, turn: Turn) -> None:
         """End a turn that was cancelled before it began; does nothing if it has ended."""
-        stored = self._c.turns.get(turn.turn_id)
+        stored = await self._c.turns.find(turn.turn_id)
         session = await self._c.sessions.get(turn.session_id)
         try:
             if stored is None or session is None or not stored.cancel_requested or stored.outcome:
@@ -145,7 +145,7 @@ class TurnRunner:
         except asyncio.CancelledError:
             attempt.cancel()
             await asyncio.wait([attempt])
-            await self._c.turns.put_back(turn)
+            await self._c.turns.put_back(turn, fence=self._c.fence(turn.session_id))
             raise
         finally:
             del self._attempts[turn.turn_id]
@@ -158,7 +158,7 @@ class TurnRunner:
 
     async def _attempt(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
         try:
-            progress = self._progress[turn.turn_id] = Progress.of(self._c, turn, session)
+            progress = self._progress[turn.turn_id] = await Progress.of(self._c, turn, session)
             if turn.tries > self._c.settings.limits.attempts:
                 raise ModelError(
                     "abandoned", f"This message was given up after {self._c.settings.limits.attempts} tries."
@@ -224,7 +224,7 @@ class TurnRunner:
                     self._c.turns,
                     find=self._c.registry.find,
                     pause=pause,
-                    fence=self._c.fence,
+                    fence=self._c.fence(turn.session_id),
                     context=progress.context,
                 )
                 progress.trace = progress.trace.part("answer", layers)

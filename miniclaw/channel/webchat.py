@@ -24,7 +24,7 @@ from miniclaw.gateway.protocol import (
 )
 from miniclaw.gateway.reader import TurnReader
 from miniclaw.identity import Identities
-from miniclaw.session.turns import TurnStore
+from miniclaw.session.ports import Turns
 
 __all__ = ["WebChatChannel"]
 
@@ -71,7 +71,7 @@ class WebChatChannel(ConnectionChannel):
         hub: Hub,
         server: HttpServer,
         identities: Identities,
-        turns: TurnStore,
+        turns: Turns,
         *,
         message_bytes: int,
         ping_seconds: float,
@@ -191,7 +191,7 @@ class WebChatChannel(ConnectionChannel):
         """The end of a turn, or `None` when it does not come in time."""
         session_id, turn_id = receipt.session_id or "", receipt.turn_id or ""
         with TurnReader(self.hub.bus, session_id, turn_id) as reader:
-            turn = self._turns.get(turn_id)
+            turn = await self._turns.find(turn_id)
             if turn is not None and turn.outcome is not None:
                 return turn.outcome
             try:

@@ -198,7 +198,7 @@ class WebhookChannel(Channel):
             if isinstance(parsed, Inbound):
                 answer = await self._store(parsed)
             else:
-                answer = parsed if isinstance(parsed, Answer) else self._show(parsed.turn_id)
+                answer = parsed if isinstance(parsed, Answer) else await self._show(parsed.turn_id)
         except StorageError as error:
             logger.error("%s webhook: %s", self.name, error)
             answer = Answer(hang_up=True)
@@ -228,7 +228,7 @@ class WebhookChannel(Channel):
 
     async def _store(self, inbound: Inbound) -> Answer:
         """Hand the message to the pump and wait for its commit, but not longer than the platform does."""
-        if self._notices.has_told(inbound):
+        if await self._notices.has_told(inbound):
             if isinstance(self.platform, ShowsTurns):  # of which only "busy" is kept
                 text = await self._notices.text(inbound, Receipt(status="busy"))
                 return self.platform.show(inbound.msg_id, Standing(text=text))
@@ -248,7 +248,7 @@ class WebhookChannel(Channel):
             return Answer(status=400)
         if isinstance(self.platform, ShowsTurns):
             if receipt.turn_id is not None:
-                return self._show(receipt.turn_id)
+                return await self._show(receipt.turn_id)
             if text := await self._notices.text(inbound, receipt):
                 if receipt.status == "busy":
                     await self._notices.note(inbound, text)
@@ -257,9 +257,9 @@ class WebhookChannel(Channel):
             await self._notices.tell(inbound, receipt)
         return self.platform.answer(receipt, inbound)
 
-    def _show(self, turn_id: str) -> Answer:
+    async def _show(self, turn_id: str) -> Answer:
         assert isinstance(self.platform, ShowsTurns)
-        return self.platform.show(turn_id, self._standings.of(turn_id, self.name))
+        return self.platform.show(turn_id, await self._standings.of(turn_id, self.name))
 
 
 def _sent(answer: Answer, request: web.Request) -> web.Response:

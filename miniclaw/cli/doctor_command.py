@@ -79,7 +79,10 @@ def _checks(loaded: LoadedSettings, public_url: str | None) -> Iterator[Check]:
     count = len(loaded.origins)
     yield Check("settings", "ok", f"{count} values set, the rest are defaults")
     yield from _directory(loaded.data_dir)
-    yield from _database(loaded.data_dir / "miniclaw.db")
+    if loaded.settings.redis.url is None:
+        yield from _database(loaded.data_dir / "miniclaw.db")
+    else:
+        yield from _redis(loaded)
     yield from _ports(loaded)
     yield from _model(loaded)
     yield from _clock(loaded)
@@ -103,6 +106,15 @@ def _directory(directory: Path) -> Iterator[Check]:
         )
     else:
         yield Check("disk", "ok", f"{free >> 30} GB free")
+
+
+def _redis(loaded: LoadedSettings) -> Iterator[Check]:
+    from miniclaw.redis.health import look
+
+    async def found() -> list[Check]:
+        return [Check("redis", state, said, mend) async for state, said, mend in look(loaded.settings)]
+
+    yield from asyncio.run(found())
 
 
 def _database(path: Path) -> Iterator[Check]:

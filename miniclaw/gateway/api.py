@@ -10,7 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from miniclaw import __version__
 from miniclaw.agent.core import Core
-from miniclaw.db import Database
 from miniclaw.errors import ProtocolError, StorageError
 from miniclaw.gateway.commands import Commands
 from miniclaw.gateway.dispatcher import Dispatcher
@@ -21,7 +20,7 @@ from miniclaw.gateway.pages import MAX_PAGE, message_page
 from miniclaw.metrics import CONTENT_TYPE
 from miniclaw.observer import Observer
 from miniclaw.session.export import to_json, to_markdown
-from miniclaw.session.mailbox import Mailbox
+from miniclaw.session.ports import ChecksItself, TurnQueue
 from miniclaw.timers import Timers
 from miniclaw.tools.exports import tools_view
 
@@ -53,9 +52,9 @@ class Api:
         self,
         core: Core,
         commands: Commands,
-        mailbox: Mailbox,
+        mailbox: TurnQueue,
         dispatcher: Dispatcher,
-        database: Database,
+        database: ChecksItself,
         timers: Timers,
         observer: Observer,
     ) -> None:
@@ -115,7 +114,7 @@ class Api:
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Numbers for Prometheus, which hold nothing of what was said; any user's token reads them."""
-        return web.Response(text=self._observer.text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(text=await self._observer.text(), headers={"Content-Type": CONTENT_TYPE})
 
     async def status(self, request: web.Request) -> web.Response:
         """Version, model and user, for the page's header."""
@@ -228,11 +227,11 @@ class Api:
 
     async def usage(self, request: web.Request) -> web.Response:
         """Tokens and cost by day and model."""
-        return json_response({"usage": self._c.usage.rows(user_of(request))})
+        return json_response({"usage": await self._c.usage.rows(user_of(request))})
 
     async def approvals(self, request: web.Request) -> web.Response:
         """The questions that wait for the user."""
-        waiting = self._c.desk.open_for(user_of(request))
+        waiting = await self._c.desk.open_for(user_of(request))
         return json_response({"approvals": [approval.to_dict() for approval in waiting]})
 
     async def decide(self, request: web.Request) -> web.Response:
@@ -256,7 +255,7 @@ class Api:
         names = ("key", "turn_id", "channel", "conversation", "state", "attempts", "error")
         rows = [
             {name: getattr(delivery, name) for name in names}
-            for delivery in self._c.outbox.of_user(self._user_or_all(request))
+            for delivery in await self._c.outbox.of_user(self._user_or_all(request))
         ]
         return json_response({"deliveries": rows})
 

@@ -40,8 +40,8 @@ from miniclaw.gateway.pages import message_page
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, has_unreadable, now
 from miniclaw.gateway.session_actions import SessionActions
 from miniclaw.memory.models import is_memory_id
-from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session, Turn
+from miniclaw.session.ports import TurnQueue
 from miniclaw.timers import Timers
 from miniclaw.tools.exports import tools_view
 
@@ -51,7 +51,7 @@ __all__ = ["Commands"]
 class Commands:
     """Carries out commands: most at once, past the mailbox; a few in it, in the order of the session."""
 
-    def __init__(self, core: Core, mailbox: Mailbox, timers: Timers) -> None:
+    def __init__(self, core: Core, mailbox: TurnQueue, timers: Timers) -> None:
         self._c = core
         self._timer_list = timers
         self._mailbox = mailbox
@@ -137,15 +137,16 @@ class Commands:
 
     async def _resume(self, inbound: Inbound, args: Resume) -> dict[str, Any]:
         session = await self._session(inbound, args.session_id)
-        running = self._mailbox.running(session.session_id)
+        await self._c.live.look(session.session_id)
+        running = await self._mailbox.current(session.session_id)
         if args.turn_id is not None:
-            turn = self._c.turns.get(args.turn_id)
+            turn = await self._c.turns.find(args.turn_id)  # last: its end is not to come unseen
             if turn is None or turn.session_id != session.session_id:
                 raise ProtocolError("turn_not_found", "There is no such turn in this session.")
         return {
             "session_id": session.session_id,
             "title": session.title,
-            "state": self.sessions.phase(session.session_id),
+            "state": await self.sessions.phase(session.session_id),
             "turn_id": running.turn_id if running else None,
         }
 
@@ -163,7 +164,7 @@ class Commands:
         turn_id = args.turn_id
         if turn_id is None and (args.session_id or inbound.session_id):
             session = await self._session(inbound, args.session_id)
-            running = self._mailbox.running(session.session_id)
+            running = await self._mailbox.current(session.session_id)
             turn_id = running.turn_id if running else None
         cancelled = turn_id is not None and await self.cancel(turn_id, _user(inbound))
         return {"turn_id": turn_id, "cancelled": cancelled}
@@ -174,14 +175,15 @@ class Commands:
         Raises:
             ProtocolError: `turn_not_found`: there is none, or it is another's.
         """
-        turn = self._c.turns.get(turn_id)
+        turn = await self._c.turns.find(turn_id)
         if turn is None or not self._may_cancel(turn, user_id):
             raise ProtocolError("turn_not_found", "There is no such turn.")
         if not await self._c.turns.request_cancel(turn_id):
             return False
         assert self._runner is not None
-        self._runner.interrupt(turn_id)
-        if (withdrawn := self._mailbox.withdraw(turn_id, turn.session_id)) is not None:
+        if self._mailbox.is_here(turn_id):
+            self._runner.interrupt(turn_id)
+        if (withdrawn := await self._mailbox.take_out(turn_id, turn.session_id)) is not None:
             await self._runner.settle_cancelled(withdrawn)
         return True
 
@@ -260,7 +262,7 @@ class Commands:
             raise ProtocolError("bad_arguments", str(error)) from error
         if args.action in ("token", "remove"):
             self._c.live.bus.publish(f"user.{user_id}", SHUT_OUT)
-        return told or {"users": identities.list()}
+        return told or {"users": await identities.list()}
 
     async def _compact(self, session: Session, focus: str, ask: Ask) -> dict[str, Any]:
         history = session.history().messages()

@@ -24,7 +24,7 @@ from miniclaw.gateway.protocol import (
     parse_frame,
 )
 from miniclaw.session.models import Turn
-from miniclaw.session.turns import TurnStore
+from miniclaw.session.ports import Turns
 
 __all__ = ["Connection", "ConnectionChannel", "Hub", "Socket"]
 
@@ -69,7 +69,7 @@ _BLANK: Final = Inbound(
 class Hub:
     """What all connections share."""
 
-    def __init__(self, bus: EventBus, live: LiveTurns, turns: TurnStore, *, soft_limit: int) -> None:
+    def __init__(self, bus: EventBus, live: LiveTurns, turns: Turns, *, soft_limit: int) -> None:
         self.bus = bus
         self.live = live
         self.turns = turns
@@ -175,7 +175,7 @@ class Connection:
         try:
             if isinstance(data, bytes):
                 raise ProtocolError("bad_message", "Binary frames are not taken; send JSON text.")
-            inbound = self._inbound(data)
+            inbound = await self._inbound(data)
         except ProtocolError as error:
             self._refuse(error.code, str(error), error.reply_to)
             return
@@ -230,11 +230,12 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _inbound(self, data: str) -> Inbound:
+    async def _inbound(self, data: str) -> Inbound:
         message = parse_frame(data)
         payload = message.payload
         named = payload.session_id if isinstance(payload, TextPayload) else payload.args.get("session_id")
-        if not isinstance(named, str) and self.current and not self._hub.turns.has_session(self.current):
+        is_in_one = not isinstance(named, str) and self.current is not None
+        if is_in_one and not await self._hub.turns.has_session(self.current or ""):
             self.current = None  # it expired or was deleted, so the next text begins a new one
         # A copy of a blank one: what came is validated, and ten defaults a message need not be looked up again.
         return _BLANK.model_copy(

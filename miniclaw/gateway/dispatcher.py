@@ -15,7 +15,8 @@ from miniclaw.errors import DeliveryError
 from miniclaw.gateway.events import EventBus, Subscription
 from miniclaw.logs import log_ids
 from miniclaw.session.models import Turn
-from miniclaw.session.outbox import Delivery, Outbox
+from miniclaw.session.outbox import Delivery
+from miniclaw.session.ports import Deliveries
 
 __all__ = ["Dispatcher"]
 
@@ -32,7 +33,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: Deliveries,
         channels: Mapping[str, Delivers],
         bus: EventBus,
         settings: DeliverySettings,
@@ -50,6 +51,8 @@ class Dispatcher:
         self._settled = settled
         self._draining: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         self._asleep: dict[tuple[str, str, str], asyncio.Event] = {}
+        self._again: set[tuple[str, str, str]] = set()
+        """Where a row came while the outbox was being looked at."""
         self._subscription: Subscription | None = None
         self._stopped = False
 
@@ -58,8 +61,13 @@ class Dispatcher:
         if not self._channels:
             return
         self._subscription = self._bus.subscribe("message.outbound", self._on_end)
+        await self.look()
+
+    async def look(self) -> None:
+        """Take up every conversation with rows that nobody delivers."""
         for conversation in await self._outbox.conversations(tuple(self._channels)):
-            self._drain_soon(conversation)
+            if conversation not in self._draining:
+                self._drain_soon(conversation)
 
     async def stop(self, grace: float) -> None:
         """Start nothing new, wait for running tries, then cancel them; their rows stay."""
@@ -89,19 +97,21 @@ class Dispatcher:
             sleep.set()
 
     def _drain_soon(self, conversation: tuple[str, str, str]) -> None:
-        """One task a conversation; one that is at work will see the new row too."""
-        if conversation not in self._draining and not self._stopped:
+        """One task a conversation; one that is at work looks once more."""
+        if conversation in self._draining:
+            self._again.add(conversation)
+        elif not self._stopped:
             task = asyncio.get_running_loop().create_task(self._drain(conversation))
             self._draining[conversation] = task
 
     async def _drain(self, conversation: tuple[str, str, str]) -> None:
         try:
             # Looked up again at each step: what memory knew may be out of date.
-            while (row := self._outbox.next_of(*conversation)) is not None:
+            while (row := await self._outbox.next_of(*conversation)) is not None:
                 if self._settled is not None:
                     # What is still being streamed must not come after the end, and the end must know of it.
                     await self._settled(row.turn_id)
-                    again = self._outbox.next_of(*conversation)
+                    again = await self._outbox.next_of(*conversation)
                     if again is None or again.key != row.key:
                         continue
                     row = again
@@ -110,8 +120,10 @@ class Dispatcher:
         except Exception:  # boundary: a conversation that breaks must not stop the others
             logger.exception("deliveries to %s broke; they go on with the next answer", conversation)
         finally:
-            # No await since the last look at the outbox: an answer that ends later starts a new task.
             del self._draining[conversation]
+            if conversation in self._again:
+                self._again.discard(conversation)
+                self._drain_soon(conversation)
 
     async def _sleep(self, conversation: tuple[str, str, str], seconds: float) -> None:
         self._asleep[conversation] = asyncio.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from json.encoder import encode_basestring as _encode_string
 from typing import Any, Final
 
@@ -53,6 +53,8 @@ class EventBus:
 
     def __init__(self) -> None:
         self._handlers: dict[str, list[Subscription]] = {}
+        self.on_interest: Callable[[str, bool], None] | None = None
+        """Told of a topic that gets its first subscription or loses its last, where others publish to it too."""
 
     def subscribe(self, pattern: str, handler: Handler) -> Subscription:
         """Call `handler(topic, event)` for each event whose topic matches `pattern`.
@@ -63,8 +65,16 @@ class EventBus:
         if "*" in pattern and (not pattern.endswith(".*") or pattern.count("*") > 1):
             raise ValueError(f"pattern {pattern!r}: `*` may only stand at the end, as in `session.*`")
         subscription = Subscription(self, pattern, handler)
-        self._handlers.setdefault(pattern, []).append(subscription)
+        others = self._handlers.setdefault(pattern, [])
+        others.append(subscription)
+        if self.on_interest is not None and len(others) == 1:
+            self.on_interest(pattern, True)
         return subscription
+
+    def relay(self, topic: str, event: Any) -> None:
+        """Hand on what another process published: to those who asked for exactly this topic, not to observers."""
+        if matched := self._handlers.get(topic):
+            self._deliver(matched, topic, event)
 
     def publish(self, topic: str, event: Any) -> None:
         """Hand `event` to every handler of the topic and of the prefixes above it."""
@@ -93,6 +103,8 @@ class EventBus:
             remaining.remove(subscription)
             if not remaining:
                 del self._handlers[subscription.pattern]
+                if self.on_interest is not None:
+                    self.on_interest(subscription.pattern, False)
 
 
 class LiveEvent:
@@ -211,6 +223,11 @@ class TurnFeed:
         self._bus.publish(self._topic, event)
         return event
 
+    def take(self, event: LiveEvent) -> None:
+        """Remember an event that another process numbered."""
+        self.seq = event.seq
+        self._remember(event)
+
     def keep(self, text: str, tools: list[dict[str, Any]]) -> None:
         """Take over what stored steps of earlier attempts showed; they are not sent again as events."""
         if text:
@@ -255,15 +272,30 @@ class TurnFeed:
             self._approval = data
         elif name == "approval.resolved":
             self._approval = None
+        elif name == "turn.snapshot":
+            self._restore(data)
+            return
         size = FRAME_BYTES + _bytes(data["text"] if name.endswith(".delta") else event.frame)
         self._ring.append((event, size))
         self._ring_bytes += size
         while len(self._ring) > RING_EVENTS or self._ring_bytes > RING_BYTES:
             self._ring_bytes -= self._ring.popleft()[1]
 
+    def _restore(self, data: dict[str, Any]) -> None:
+        before = data["text"].removesuffix(data["segment"])
+        self._text, self._segment, self._breaks = [before, data["segment"]], 1, [1]
+        self._reasoning, self._approval = [data["reasoning"]], data["approval"]
+        self._tools = {tool["call_id"]: tool for tool in data["tools"]}
+        self._ring.clear()
+        self._ring_bytes = 0
+
 
 def _bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+async def _is_all_here(session_id: str) -> None:
+    """The feeds of this process are all there are."""
 
 
 class LiveTurns:
@@ -272,12 +304,18 @@ class LiveTurns:
     def __init__(self, bus: EventBus) -> None:
         self.bus = bus
         self._feeds: dict[str, TurnFeed] = {}
+        self.look: Callable[[str], Awaitable[None]] = _is_all_here
+        """Awaited before `get` where another process may run the session's turn."""
 
     def open(self, session_id: str, turn_id: str, attempt: int, channel: str) -> TurnFeed:
         """Begin the feed of an attempt."""
         feed = TurnFeed(self.bus, session_id=session_id, turn_id=turn_id, attempt=attempt, channel=channel)
         self._feeds[session_id] = feed
         return feed
+
+    def put(self, feed: TurnFeed) -> None:
+        """Show the feed of a turn that another process runs."""
+        self._feeds[feed.session_id] = feed
 
     def close(self, feed: TurnFeed) -> None:
         """The attempt is over; does nothing to a feed that is not the session's."""

@@ -189,7 +189,7 @@ class HttpServer:
 
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            self._check(request)
+            await self._check(request)
             return await handler(request)
         except ProtocolError as error:
             logger.info("%s %s refused: %s", request.method, request.path, error)
@@ -216,7 +216,7 @@ class HttpServer:
             logger.exception("%s %s broke", request.method, request.path)
             return error_response(ProtocolError("internal", "Something broke inside miniclaw."))
 
-    def _check(self, request: web.Request) -> None:
+    async def _check(self, request: web.Request) -> None:
         """Refuse what is not for us or not from somebody we know."""
         host, origin = request.headers.get("Host"), request.headers.get("Origin")
         if not self._rules.allows_host(host):
@@ -233,7 +233,7 @@ class HttpServer:
         token = presented_token(request.headers, request.query_string if upgrade else "")
         user_id = self._identities.user_of_token(token or "")
         if user_id is None and token is None:
-            user_id = self._identities.user_of_login(request.cookies.get(self.cookie, ""))
+            user_id = await self._identities.user_of_login(request.cookies.get(self.cookie, ""))
             if user_id is not None:
                 self._check_cookie_request(request, own=own, upgrade=upgrade)
         if user_id is None:

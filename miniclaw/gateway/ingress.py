@@ -11,8 +11,7 @@ from miniclaw.errors import ProtocolError, StaleFence, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent
 from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload, has_unreadable
 from miniclaw.logs import log_ids
-from miniclaw.session.mailbox import Mailbox
-from miniclaw.session.turns import Accepted, TurnStore
+from miniclaw.session.ports import Accepted, TurnQueue, Turns
 
 __all__ = ["Ingress", "refusal"]
 
@@ -39,7 +38,7 @@ def refusal(error: ProtocolError) -> Receipt:
 class Ingress:
     """Stores messages as turns and hands the turns to the mailbox, in the order in which they were stored."""
 
-    def __init__(self, turns: TurnStore, mailbox: Mailbox, bus: EventBus) -> None:
+    def __init__(self, turns: Turns, mailbox: TurnQueue, bus: EventBus) -> None:
         self._turns = turns
         self._mailbox = mailbox
         self._bus = bus
@@ -77,7 +76,8 @@ class Ingress:
         with log_ids(session_id=accepted.session_id, turn_id=accepted.turn_id, msg_id=inbound.msg_id):
             logger.info("turn %s of session %s accepted", accepted.turn_id, accepted.session_id)
         self._bus.publish("message.inbound", accepted.turn)
-        if position := self._mailbox.position(accepted.turn):
+        ahead = accepted.ahead
+        if position := self._mailbox.position(accepted.turn) if ahead is None else ahead:
             # Behind the receipt, which the channel gives as soon as this returns.
             loop = asyncio.get_running_loop()
             loop.call_soon(self._show_position, inbound.channel, accepted, position)

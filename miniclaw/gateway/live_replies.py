@@ -19,8 +19,8 @@ from miniclaw.errors import DeliveryError, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent, Subscription
 from miniclaw.gateway.protocol import TERMINAL_EVENTS, ReplyTarget
 from miniclaw.session.models import Turn
-from miniclaw.session.outbox import Delivery, Outbox
-from miniclaw.session.turns import TurnStore
+from miniclaw.session.outbox import Delivery
+from miniclaw.session.ports import Deliveries, Turns
 
 __all__ = ["LiveReplies"]
 
@@ -43,8 +43,8 @@ class LiveReplies:
     def __init__(
         self,
         bus: EventBus,
-        turns: TurnStore,
-        outbox: Outbox,
+        turns: Turns,
+        outbox: Deliveries,
         channels: Mapping[str, Delivers],
         *,
         settings: DeliverySettings,
@@ -110,7 +110,7 @@ class _Reply:
     """One turn's visible progress: the newest state counts, so nothing queues up."""
 
     def __init__(
-        self, turn: Turn, channel: Delivers, outbox: Outbox, *, settings: DeliverySettings, clock: Clock
+        self, turn: Turn, channel: Delivers, outbox: Deliveries, *, settings: DeliverySettings, clock: Clock
     ) -> None:
         self._turn = turn
         self._channel = channel

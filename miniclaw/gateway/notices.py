@@ -15,7 +15,8 @@ from miniclaw.errors import StorageError
 from miniclaw.gateway.dispatcher import Dispatcher
 from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload
 from miniclaw.identity import Identities
-from miniclaw.session.outbox import Delivery, DeliveryState, Outbox
+from miniclaw.session.outbox import Delivery, DeliveryState
+from miniclaw.session.ports import Deliveries
 
 __all__ = ["Notices"]
 
@@ -36,7 +37,7 @@ class Notices:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outbox: Deliveries,
         channels: Mapping[str, Delivers],
         dispatcher: Dispatcher,
         identities: Identities,
@@ -61,9 +62,9 @@ class Notices:
         """Keep that a person was told in the platform's answer; raises `StorageError`."""
         await self._store(inbound, text, state="sent")
 
-    def has_told(self, inbound: Inbound) -> bool:
+    async def has_told(self, inbound: Inbound) -> bool:
         """Whether a person had such a reply to this message: one that was told to write again is not run as well."""
-        return inbound.typed and self._outbox.has(f"{_key(inbound)}.0")
+        return inbound.typed and await self._outbox.has(f"{_key(inbound)}.0")
 
     async def text(self, inbound: Inbound, receipt: Receipt) -> str:
         """What there is to say of a message that started no turn; empty = nothing."""

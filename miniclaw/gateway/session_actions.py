@@ -10,8 +10,8 @@ from miniclaw.errors import ProtocolError, SkillError
 from miniclaw.gateway.events import event_frame
 from miniclaw.gateway.pages import session_row
 from miniclaw.gateway.protocol import format_time
-from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Session
+from miniclaw.session.ports import TurnQueue
 
 __all__ = ["SessionActions"]
 
@@ -26,16 +26,16 @@ class SessionActions:
     All raise `ProtocolError` with `session_not_found` for a session that is not the scope's.
     """
 
-    def __init__(self, core: Core, mailbox: Mailbox) -> None:
+    def __init__(self, core: Core, mailbox: TurnQueue) -> None:
         self._c = core
         self._mailbox = mailbox
 
-    def phase(self, session_id: str) -> str:
+    async def phase(self, session_id: str) -> str:
         """`idle`, `running` or `waiting_approval`."""
         feed = self._c.live.get(session_id)
         if feed is not None and feed.approval is not None:
             return "waiting_approval"
-        return "running" if self._mailbox.is_busy(session_id) else "idle"
+        return "running" if await self._mailbox.has_turns(session_id) else "idle"
 
     async def list(self, scope: str, query: str = "") -> dict[str, Any]:
         """The sessions, the latest first; with a query the messages that hold it."""
@@ -43,7 +43,7 @@ class SessionActions:
             hits = await self._c.search.search(scope, query)
             return {"sessions": [], "hits": [asdict(hit) for hit in hits]}
         found = await self._c.sessions.list(scope)
-        return {"sessions": [session_row(s, self.phase(s.session_id)) for s in found[:LISTED]]}
+        return {"sessions": [session_row(s, await self.phase(s.session_id)) for s in found[:LISTED]]}
 
     async def whole(self, scope: str, session_id: str) -> Session:
         """The session with its log."""
@@ -58,13 +58,13 @@ class SessionActions:
         session = await self.whole(scope, session_id)
         title = " ".join(title.split())[:MAX_TITLE]
         await self._c.sessions.update(session, is_use=False, title=title or None)
-        return self._tell(scope, session_row(session, self.phase(session_id)))
+        return self._tell(scope, session_row(session, await self.phase(session_id)))
 
     async def seen(self, scope: str, session_id: str) -> dict[str, Any]:
         """Everything in it up to now was read."""
         session = await self.whole(scope, session_id)
         await self._c.sessions.update(session, is_use=False, seen=format_time(session.updated_at))
-        self._tell(scope, session_row(session, self.phase(session_id)))
+        self._tell(scope, session_row(session, await self.phase(session_id)))
         return {"session_id": session_id}
 
     async def fork(self, scope: str, session_id: str, position: int | None) -> dict[str, Any]:

@@ -9,8 +9,7 @@ from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import with_memory_line
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.gateway.protocol import ReplyTarget
-from miniclaw.session.outbox import Outbox
-from miniclaw.session.turns import TurnStore
+from miniclaw.session.ports import Deliveries, Turns
 
 __all__ = ["Standing", "Standings"]
 
@@ -32,22 +31,23 @@ class Standing:
 class Standings:
     """Nothing is kept here, so that a restart changes nothing."""
 
-    def __init__(self, live: LiveTurns, turns: TurnStore, outbox: Outbox) -> None:
+    def __init__(self, live: LiveTurns, turns: Turns, outbox: Deliveries) -> None:
         self._live = live
         self._turns = turns
         self._outbox = outbox
 
-    def of(self, turn_id: str, channel: str) -> Standing | None:
+    async def of(self, turn_id: str, channel: str) -> Standing | None:
         """How far a turn is; `None` when this channel has none of that id."""
-        turn = self._turns.get(turn_id)
+        turn = await self._turns.find(turn_id)
         if turn is None or turn.channel != channel:
             return None
         target = ReplyTarget.model_validate(turn.message.get("reply_to") or {})
         if turn.outcome is not None:
-            is_delivered = self._outbox.has(f"{turn_id}.0")
+            is_delivered = await self._outbox.has(f"{turn_id}.0")
             return Standing(
                 text=_final_text(turn.outcome, turn.text), target=target, is_delivered=is_delivered
             )
+        await self._live.look(turn.session_id)
         feed = self._live.get(turn.session_id)
         if feed is None or feed.turn_id != turn_id:
             return Standing(text="", is_ended=False, target=target)

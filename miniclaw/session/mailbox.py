@@ -98,6 +98,24 @@ class Mailbox:
         """Whether a turn of the session runs, waits, or is being stored."""
         return any(session_id in place for place in (self._current, self._queues, self._reserved))
 
+    # The same as one of many processes would have to ask it.
+
+    def is_here(self, turn_id: str) -> bool:
+        """There is no other process."""
+        return True
+
+    async def current(self, session_id: str) -> Turn | None:
+        """See `running`."""
+        return self.running(session_id)
+
+    async def has_turns(self, session_id: str) -> bool:
+        """See `is_busy`."""
+        return self.is_busy(session_id)
+
+    async def take_out(self, turn_id: str, session_id: str) -> Turn | None:
+        """See `withdraw`."""
+        return self.withdraw(turn_id, session_id)
+
     def withdraw(self, turn_id: str, session_id: str) -> Turn | None:
         """Take a waiting turn out; `None` when it does not wait."""
         queue = self._queues.get(session_id)

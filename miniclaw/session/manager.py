@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
@@ -14,7 +14,8 @@ from miniclaw.config import Clock
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import new_id
 from miniclaw.session.models import Entry, Session
-from miniclaw.session.storage import FinishesDeletes, Holds, SessionStorage
+from miniclaw.session.ports import FenceOf
+from miniclaw.session.storage import FinishesDeletes, Holds, IsShared, SessionStorage
 
 __all__ = ["KeptOutside", "SessionManager"]
 
@@ -46,7 +47,7 @@ class SessionManager:
         clock: seconds since the epoch.
         loaded: sessions kept in memory at most, beside those in use.
         ttl: seconds of idleness by channel after which `cleanup_expired` deletes a session.
-        fence: the epoch of this process, where the back end has one.
+        fence: the epoch of this process, or a session's fencing number, where the back end has one.
         outside: what else is kept of a session, which goes when it is deleted.
     """
 
@@ -57,7 +58,7 @@ class SessionManager:
         clock: Clock,
         loaded: int = 512,
         ttl: Mapping[str, float] | None = None,
-        fence: int | None = None,
+        fence: int | FenceOf | None = None,
         outside: KeptOutside | None = None,
     ) -> None:
         self.storage = storage
@@ -65,7 +66,7 @@ class SessionManager:
         self._clock = clock
         self._limit = loaded
         self._ttl = ttl or {}
-        self._fence = fence
+        self._fence: FenceOf = fence if callable(fence) else lambda session_id: fence
         self._loaded: OrderedDict[str, Session] = OrderedDict()
         # A session that somebody still holds is found here after it left the list above: there is never
         # a second object of one session, whose log would go its own way.
@@ -75,7 +76,11 @@ class SessionManager:
     async def get(self, session_id: str) -> Session | None:
         """The session with its whole log, or `None`."""
         session = self._alive.get(session_id)
-        if session is None:
+        if session is not None and isinstance(self.storage, IsShared):
+            if not await self.storage.catch_up(session):
+                self._forget(session_id)
+                return None
+        elif session is None:
             session = await self.storage.load(session_id)
             if session is None:
                 return None
@@ -113,17 +118,18 @@ class SessionManager:
             created_at=moment,
             updated_at=moment,
         )
-        await self.storage.save(session, fence=self._fence)
+        await self.storage.save(session, fence=self._fence(session.session_id))
         return await self.get(session.session_id) or session
 
     async def owned(self, session_id: str, user_id: str) -> Session | None:
         """The session if it belongs to the user; another's is the same as none."""
-        session = self._alive.get(session_id) or await self.storage.load(session_id, last=0)
+        session = None if isinstance(self.storage, IsShared) else self._alive.get(session_id)
+        session = session or await self.storage.load(session_id, last=0)
         return session if session is not None and session.user_id == user_id else None
 
     async def append(self, session: Session, entries: Sequence[Entry]) -> None:
         """Store entries, then show them in the loaded log."""
-        await self.storage.append(session.session_id, entries, fence=self._fence)
+        await self.storage.append(session.session_id, entries, fence=self._fence(session.session_id))
         session.extend(list(entries))
 
     async def refresh(self, session: Session) -> None:
@@ -147,7 +153,7 @@ class SessionManager:
             kept = {key: value for key, value in merged.items() if value is not None}
             moment = self._clock() if is_use else session.updated_at
             changed = session.model_copy(update={"metadata": kept, "updated_at": moment})
-            await self.storage.save(changed, fence=self._fence)
+            await self.storage.merge(changed, metadata, fence=self._fence(session.session_id))
             session.metadata, session.updated_at = kept, changed.updated_at
 
     async def fork(self, session: Session, position: int) -> Session:
@@ -198,14 +204,14 @@ class SessionManager:
         """Sessions without their logs, the latest first."""
         return await self.storage.list(user_id)
 
-    async def cleanup_expired(self, is_busy: Callable[[str], bool]) -> int:
+    async def cleanup_expired(self, is_busy: Callable[[str], Awaitable[bool]]) -> int:
         """Delete sessions idle beyond their channel's TTL, never one that `is_busy`; returns how many."""
         if not self._ttl:
             return 0
         deleted = 0
         for session in await self.storage.list():
             limit = self._clock() - self._ttl.get(session.channel, math.inf)
-            if session.updated_at < limit and not is_busy(session.session_id):
+            if session.updated_at < limit and not await is_busy(session.session_id):
                 # It may be used by now: the time is looked at again where it is deleted.
                 deleted += await self.delete(session.session_id, unless="undelivered", unused_since=limit)
         return deleted

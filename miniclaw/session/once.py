@@ -37,22 +37,28 @@ class OnceOnly:
         joined = dedupe_key(*key)
         while (first := self._at_work.get(joined)) is not None:
             await asyncio.wait([first])
-        rows = self._db.read("SELECT result FROM dedupe WHERE key = ? AND result IS NOT NULL", (joined,))
-        if rows:
-            stored: dict[str, Any] = json.loads(rows[0][0])
-            return stored
         done = self._at_work[joined] = asyncio.get_running_loop().create_future()
         try:
+            if (known := await self._find(joined)) is not None:
+                stored: dict[str, Any] = json.loads(known)
+                return stored
             result = await operation()
             # Texts of memories are not kept here: their owner may delete them.
             kept = {**result, "similar": []} if "similar" in result else result
-            text = json.dumps(kept, ensure_ascii=False)
-            statement = (
-                "INSERT INTO dedupe VALUES (?, NULL, NULL, ?, ?) "
-                "ON CONFLICT (key) DO UPDATE SET result = excluded.result"
-            )
-            await self._db.write(lambda c: c.execute(statement, (joined, text, self._clock())).rowcount)
+            await self._store(joined, kept)
         finally:
             del self._at_work[joined]
             done.set_result(None)
         return result
+
+    async def _find(self, key: str) -> str | None:
+        rows = self._db.read("SELECT result FROM dedupe WHERE key = ? AND result IS NOT NULL", (key,))
+        return str(rows[0][0]) if rows else None
+
+    async def _store(self, key: str, result: dict[str, Any]) -> None:
+        statement = (
+            "INSERT INTO dedupe VALUES (?, NULL, NULL, ?, ?) "
+            "ON CONFLICT (key) DO UPDATE SET result = excluded.result"
+        )
+        row = (key, json.dumps(result, ensure_ascii=False), self._clock())
+        await self._db.write(lambda c: c.execute(statement, row).rowcount)

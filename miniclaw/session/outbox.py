@@ -87,7 +87,7 @@ class Outbox:
         )
         return [(row[0], row[1], row[2]) for row in rows]
 
-    def next_of(self, channel: str, account: str, conversation: str) -> Delivery | None:
+    async def next_of(self, channel: str, account: str, conversation: str) -> Delivery | None:
         """The oldest row of a conversation still to be sent; one left `sending` has an unknown outcome."""
         rows = self._db.read(
             f"SELECT {_COLUMNS} FROM deliveries WHERE state IN ('pending', 'sending') "
@@ -96,11 +96,11 @@ class Outbox:
         )
         return _delivery(rows[0]) if rows else None
 
-    def has(self, key: str) -> bool:
+    async def has(self, key: str) -> bool:
         """Whether there is such a row, sent or not."""
         return bool(self._db.read("SELECT 1 FROM deliveries WHERE key = ?", (key,)))
 
-    def of_user(self, user_id: str | None) -> list[Delivery]:
+    async def of_user(self, user_id: str | None) -> list[Delivery]:
         """The latest rows that are not sent, of one user or of all; dead letters among them."""
         where = "user_id = ? AND" if user_id is not None else ""
         rows = self._db.read(
@@ -108,6 +108,11 @@ class Outbox:
             (user_id,) if user_id is not None else (),
         )
         return [_delivery(row) for row in rows]
+
+    async def waiting(self) -> int:
+        """How many rows are still to be sent."""
+        query = "SELECT count(*) FROM deliveries WHERE state IN ('pending', 'sending')"
+        return int(self._db.read(query)[0][0])
 
     async def open_stream(self, row: Delivery) -> Delivery | None:
         """Open the row of an answer before its first byte is shown.

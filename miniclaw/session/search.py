@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from miniclaw.db import Database
 from miniclaw.session.sqlite import read_metadata
 
-__all__ = ["Fresh", "Hit", "SQLiteSearch", "Said", "SearchesText"]
+__all__ = ["Fresh", "Hit", "SQLiteSearch", "Said", "SearchesText", "excerpt"]
 
 EXCERPT: Final = 120
 """Characters of a hit's excerpt, about."""
@@ -83,7 +83,7 @@ class SQLiteSearch:
                 session_id=row[0],
                 title=str(read_metadata(row[0], row[1]).get("title") or ""),
                 position=row[2],
-                excerpt=_excerpt(row[3], text),
+                excerpt=excerpt(row[3], text),
             )
             for row in rows
         ]
@@ -112,7 +112,7 @@ class SQLiteSearch:
         return Fresh(sessions=sessions, said=said)
 
 
-def _excerpt(content: str, text: str) -> str:
+def excerpt(content: str, text: str) -> str:
     """The text with what stands around it, on one line."""
     found = max(0, content.lower().find(text.lower()))
     start = max(0, found - EXCERPT // 3)

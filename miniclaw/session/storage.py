@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic_core import from_json
 
@@ -16,7 +16,16 @@ from miniclaw.errors import StaleFence, StorageError
 from miniclaw.gateway.protocol import encode_json
 from miniclaw.session.models import Entry, Session
 
-__all__ = ["Fence", "FinishesDeletes", "Forget", "Holds", "InMemoryStorage", "SessionStorage", "page_of"]
+__all__ = [
+    "Fence",
+    "FinishesDeletes",
+    "Forget",
+    "Holds",
+    "InMemoryStorage",
+    "IsShared",
+    "SessionStorage",
+    "page_of",
+]
 
 Holds = Literal["open", "undelivered"]
 Forget = Callable[[str], Awaitable[None]]
@@ -41,6 +50,10 @@ class SessionStorage(ABC):
     @abstractmethod
     async def save(self, session: Session, *, fence: int | None = None) -> None:
         """Store everything but the log; makes the session if it is new."""
+
+    async def merge(self, session: Session, changes: Mapping[str, Any], *, fence: int | None = None) -> None:
+        """Store a session of which only these metadata have changed; `None` = the key is gone."""
+        await self.save(session, fence=fence)
 
     @abstractmethod
     async def append(self, session_id: str, entries: Sequence[Entry], *, fence: int | None = None) -> None:
@@ -73,6 +86,15 @@ class SessionStorage(ABC):
     @abstractmethod
     async def list(self, user_id: str | None = None) -> list[Session]:
         """Sessions without their logs, the latest first; of one user or of all."""
+
+
+@runtime_checkable
+class IsShared(Protocol):
+    """A back end that other processes write too."""
+
+    async def catch_up(self, session: Session) -> bool:
+        """Bring a loaded session up to date; `False`: it is gone."""
+        ...
 
 
 @runtime_checkable

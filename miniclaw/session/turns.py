@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from miniclaw.config import Clock
@@ -15,6 +15,7 @@ from miniclaw.identity import Identities
 from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage
 from miniclaw.session.once import dedupe_key
 from miniclaw.session.outbox import Delivery, insert_deliveries
+from miniclaw.session.ports import Accepted
 from miniclaw.session.rows import TURN_COLUMNS, UNREADABLE, readable_turn, session_key, turn_of
 from miniclaw.session.sqlite import append_entries, check_fence, insert_session
 from miniclaw.session.usage import count_usage
@@ -24,15 +25,6 @@ __all__ = ["Accepted", "TurnStore"]
 
 DEDUPE_LIFETIME: Final = 48 * 3600.0
 """Seconds for which a message is known again; the promise is 24 hours."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
-    """What storing a message came to; a duplicate carries the ids of the first one and no turn."""
-
-    session_id: str
-    turn_id: str
-    turn: Turn | None
 
 
 class TurnStore:
@@ -60,7 +52,7 @@ class TurnStore:
         """
         return await self._db.write(lambda connection: self._accept(connection, inbound, reserve))
 
-    async def begin(self, turn: Turn, *, fence: int) -> Turn | None:
+    async def begin(self, turn: Turn, *, fence: int | None) -> Turn | None:
         """Count a new attempt and return the turn as it is now; `None` when it was cancelled or has ended."""
 
         def operation(connection: sqlite3.Connection) -> tuple[int, int] | None:
@@ -76,12 +68,12 @@ class TurnStore:
         counts = await self._db.write(operation)
         return None if counts is None else replace(turn, attempt=counts[0], tries=counts[1], state="running")
 
-    async def put_back(self, turn: Turn) -> None:
+    async def put_back(self, turn: Turn, *, fence: int | None = None) -> None:
         """The process is stopping: the attempt that it interrupts was no fault of the turn's."""
         statement = "UPDATE turns SET tries = tries - 1 WHERE turn_id = ? AND state = 'running' AND tries > 0"
         await self._db.write(lambda c: c.execute(statement, (turn.turn_id,)).rowcount)
 
-    async def mark_started(self, turn_id: str, call_id: str, *, fence: int) -> None:
+    async def mark_started(self, turn_id: str, call_id: str, *, fence: int | None) -> None:
         """Commit that a call is about to run."""
 
         def operation(connection: sqlite3.Connection) -> None:
@@ -91,15 +83,16 @@ class TurnStore:
 
         await self._db.write(operation)
 
-    def was_started(self, turn_id: str, call_id: str) -> bool:
+    async def was_started(self, turn_id: str, call_id: str) -> bool:
         """Whether a call that has no result was begun, in this life of the process or a former one."""
         query = "SELECT 1 FROM started_calls WHERE turn_id = ? AND call_id = ?"
         return bool(self._db.read(query, (turn_id, call_id)))
 
-    def was_only_asked(self, turn_id: str, call_id: str) -> bool:
+    async def was_only_asked(self, turn_id: str, call_id: str) -> bool:
         """Whether somebody was to approve a call that then never began."""
         query = "SELECT 1 FROM approvals WHERE turn_id = ? AND call_id = ?"
-        return bool(self._db.read(query, (turn_id, call_id))) and not self.was_started(turn_id, call_id)
+        asked = bool(self._db.read(query, (turn_id, call_id)))
+        return asked and not await self.was_started(turn_id, call_id)
 
     async def end(
         self,
@@ -107,7 +100,7 @@ class TurnStore:
         state: TurnState,
         outcome: dict[str, Any],
         *,
-        fence: int,
+        fence: int | None,
         entries: Sequence[Entry] = (),
         deliveries: Sequence[Delivery] = (),
         usage: Iterable[Usage] = (),
@@ -184,11 +177,11 @@ class TurnStore:
             await self._db.write(lambda connection: connection.executemany(statement, gone).rowcount)
         return turns
 
-    def has_session(self, session_id: str) -> bool:
+    async def has_session(self, session_id: str) -> bool:
         """Whether there is such a session, whosever it is."""
         return bool(self._db.read("SELECT 1 FROM sessions WHERE session_id = ?", (session_id,)))
 
-    def started_calls(self, turn_id: str) -> set[str]:
+    async def started_calls(self, turn_id: str) -> set[str]:
         """The ids of all calls that were begun in a turn, those of sub-tasks among them."""
         rows = self._db.read("SELECT call_id FROM started_calls WHERE turn_id = ? LIMIT 200", (turn_id,))
         return {str(row[0]) for row in rows}
@@ -201,6 +194,10 @@ class TurnStore:
     def get(self, turn_id: str) -> Turn | None:
         """A turn as it stands."""
         return self._one("t.turn_id = ?", turn_id)
+
+    async def find(self, turn_id: str) -> Turn | None:
+        """The same."""
+        return self.get(turn_id)
 
     async def forget_old(self) -> int:
         """Drop de-duplication keys past their lifetime; returns how many."""

@@ -54,6 +54,9 @@ def count_usage(connection: sqlite3.Connection, user_id: str, usage: Usage, *, a
 class UsageLedger:
     """What users have used; of today also what running turns have used and not stored yet."""
 
+    is_shared = False
+    """Whether what crashed attempts used is counted already."""
+
     def __init__(self, database: Database, prices: Mapping[str, Price], *, clock: Clock) -> None:
         self._db = database
         self._clock = clock
@@ -63,8 +66,14 @@ class UsageLedger:
         self._let_go = asyncio.Event()
         self.prices = prices
 
-    def rows(self, user_id: str) -> list[dict[str, Any]]:
+    async def rows(self, user_id: str) -> list[dict[str, Any]]:
         """Tokens, calls and cost (or "unknown") by day and model, the latest day first."""
+        return self._rows(user_id)
+
+    async def look(self, user_id: str) -> None:
+        """Learn what the user's turns used today in other processes; here there is none."""
+
+    def _rows(self, user_id: str) -> list[dict[str, Any]]:
         rows = self._db.read(
             f"SELECT {', '.join(_NAMES)} FROM usage WHERE user_id = ? ORDER BY day DESC, model LIMIT 200",
             (user_id,),
@@ -79,7 +88,7 @@ class UsageLedger:
         total = Usage()
         for (used,) in await self._db.read_many(query, (session_id, user_id)):
             total = total.plus(Usage.from_dict(json.loads(used))) if used else total
-        return {"session": [total.to_dict()] if total.calls else [], "usage": self.rows(user_id)}
+        return {"session": [total.to_dict()] if total.calls else [], "usage": await self.rows(user_id)}
 
     def today(self, user_id: str) -> Iterable[Usage]:
         """What the user has used today, by model; what had no price then is priced as it would be now."""
@@ -87,7 +96,7 @@ class UsageLedger:
         if day != self._day:
             self._day, self._today = day, {}
         if user_id not in self._today:
-            rows = [Usage.from_dict(row) for row in self.rows(user_id) if row["day"] == day]
+            rows = [Usage.from_dict(row) for row in self._rows(user_id) if row["day"] == day]
             self._today[user_id] = {
                 used.model: priced(used, self.prices) if used.cost is None else used for used in rows
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,6 +16,7 @@ from miniclaw.gateway.protocol import Receipt, new_id
 from miniclaw.session.models import Entry
 from miniclaw.tools.base import Risk, Tool, ToolResult
 from tests.support.core import text_message
+from tests.support.inside import mailbox_of
 
 GUARD = 20.0
 
@@ -81,10 +83,15 @@ class DictatedProvider(ScriptedProvider):
 
 
 async def eventually(claim: Callable[[], object]) -> None:
-    """Wait until something is true."""
+    """Wait until something is true, or what it waits for."""
     async with asyncio.timeout(GUARD):
-        while not claim():
+        while not (await found if inspect.isawaitable(found := claim()) else found):
             await asyncio.sleep(0.005)
+
+
+async def is_asking(claw: MiniClaw, session_id: str) -> bool:
+    """Whether the session's turn waits for a person."""
+    return await claw.commands.sessions.phase(session_id) == "waiting_approval"
 
 
 async def send(claw: MiniClaw, text: str = "go", *, user_id: str | None = "owner", **more: Any) -> Receipt:
@@ -101,7 +108,9 @@ async def outcome(claw: MiniClaw, turn_id: str | None) -> dict[str, Any]:
     def has_ended() -> bool:
         turn = claw.turns.get(turn_id)
         found.update((turn.outcome if turn else None) or {})
-        return bool(found) and turn_id not in {running.turn_id for running in claw.mailbox._current.values()}
+        return bool(found) and turn_id not in {
+            running.turn_id for running in mailbox_of(claw)._current.values()
+        }
 
     await eventually(has_ended)
     return found
@@ -118,11 +127,11 @@ async def say(claw: MiniClaw, text: str = "go", **more: Any) -> str:
 async def question(claw: MiniClaw, user_id: str = "owner", *, but: str = "") -> Approval:
     """The question that a user is asked, other than the one with the id `but`."""
 
-    def found() -> list[Approval]:
-        return [a for a in claw.desk.open_for(user_id) if a.approval_id != but]
+    async def found() -> list[Approval]:
+        return [a for a in await claw.desk.open_for(user_id) if a.approval_id != but]
 
     await eventually(found)
-    (only,) = found()
+    (only,) = await found()
     return only
 
 

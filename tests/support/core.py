@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,15 @@ class FakeClock:
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
+
+
+def told(busy: Callable[[str], bool]) -> Callable[[str], Awaitable[bool]]:
+    """What a back end says of whether a session is busy."""
+
+    async def has_turns(session_id: str) -> bool:
+        return busy(session_id)
+
+    return has_turns
 
 
 @asynccontextmanager

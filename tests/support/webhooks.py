@@ -20,6 +20,7 @@ from miniclaw.channel.standins.base import Event, Standin
 from miniclaw.config import Clock
 from tests.support.agent import eventually
 from tests.support.claw import running_claw
+from tests.support.inside import database_of
 from tests.support.model import last_user
 
 DATA = Path(__file__).parents[1] / "data" / "webhooks"
@@ -105,7 +106,11 @@ class Site(Generic[S]):
         """What people see when so many turns have ended and everything was delivered."""
         ended = "SELECT COUNT(*) FROM turns WHERE outcome IS NOT NULL"
         left = "SELECT 1 FROM deliveries WHERE state NOT IN ('sent', 'dead')"
-        await eventually(lambda: self.claw._db.read(ended)[0][0] >= turns and not self.claw._db.read(left))
+        await eventually(
+            lambda: (
+                database_of(self.claw).read(ended)[0][0] >= turns and not database_of(self.claw).read(left)
+            )
+        )
         return [one.text for one in self.standin.shown]
 
     async def pair(self) -> None:
@@ -116,7 +121,7 @@ class Site(Generic[S]):
 
     def turns(self) -> int:
         """How many turns there are."""
-        return int(self.claw._db.read("SELECT COUNT(*) FROM turns")[0][0])
+        return int(database_of(self.claw).read("SELECT COUNT(*) FROM turns")[0][0])
 
 
 @asynccontextmanager

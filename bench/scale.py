@@ -1,0 +1,190 @@
+"""What many gateways on one Redis cost: CPU of a turn against SQLite, and many sockets on two processes.
+
+    python bench/scale.py [--turns 300] [--sockets 2000] [--running 500]
+
+Each gateway is a process of its own with a model that only waits. A stall is how late a timer of 5 ms comes in
+the event loop of a gateway. The Redis is started here, with `appendfsync always`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT))
+
+from miniclaw.agent.providers import LLMChunk, LLMResponse, Message  # noqa: E402 - behind the path
+from miniclaw.agent.scripted import ScriptedProvider  # noqa: E402
+from tests.support.claw import port_of, running_claw  # noqa: E402
+from tests.support.client import RawClient, raw_client  # noqa: E402
+from tests.support.redis import own_server  # noqa: E402
+
+WORDS = 20
+AT_ONCE = 20
+
+
+class Waiting(ScriptedProvider):
+    """A model that waits and then says some words."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__([])
+        self._seconds = seconds
+
+    async def stream(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> AsyncIterator[LLMChunk]:
+        await asyncio.sleep(self._seconds / 2)
+        for number in range(WORDS):
+            yield LLMChunk(f"word{number} ")
+            if number == WORDS // 2:
+                await asyncio.sleep(self._seconds / 2)
+        yield LLMChunk(response=LLMResponse(text="".join(f"word{number} " for number in range(WORDS))))
+
+
+async def serve(directory: Path, url: str, seconds: float) -> None:
+    """A gateway until a line comes on standard input; then what it used, as JSON."""
+    given: dict[str, Any] = {"limits.running": 1000, "log.level": "error"}
+    if url:
+        given["redis.url"] = url
+    async with running_claw(directory, Waiting(seconds), arguments=given) as claw:
+        print(port_of(claw), flush=True)
+        worst, is_over = 0.0, asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def begin() -> None:
+            nonlocal worst
+            worst = 0.0
+            used.append(_cpu())
+
+        used: list[float] = []
+        loop.add_reader(sys.stdin, lambda: begin() if sys.stdin.readline() == "begin\n" else is_over.set())
+        while not is_over.is_set():
+            before = time.perf_counter()
+            await asyncio.sleep(0.005)
+            worst = max(worst, time.perf_counter() - before - 0.005)
+        print(json.dumps({"stall_ms": worst * 1000, "cpu": _cpu() - used[-1]}), flush=True)
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+class Gateway:
+    """Such a process."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        self._process = process
+        self.port = port
+
+    def begin(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"begin\n")
+
+    async def end(self) -> dict[str, float]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(b"end\n")
+        used: dict[str, float] = json.loads(await self._process.stdout.readline())
+        await self._process.wait()
+        return used
+
+
+@asynccontextmanager
+async def gateway(directory: Path, url: str, seconds: float) -> AsyncIterator[Gateway]:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, __file__, "--serve", str(directory), "--url", url, "--seconds", str(seconds)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        yield Gateway(process, int(await process.stdout.readline()))
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def cost_of_a_turn(directory: Path, url: str, count: int, turns: int) -> float:
+    """Milliseconds of CPU of all gateways together, a turn."""
+    async with AsyncExitStack() as stack:
+        gateways = [
+            await stack.enter_async_context(gateway(directory / f"n{n}", url, 0.02)) for n in range(count)
+        ]
+        clients = [
+            await stack.enter_async_context(raw_client(gateways[n % count].port)) for n in range(AT_ONCE)
+        ]
+        await asyncio.gather(*(client.say("warm up") for client in clients))
+        for one in gateways:
+            one.begin()
+        for _ in range(turns // AT_ONCE):
+            await asyncio.gather(*(client.say("go") for client in clients))
+        return sum([(await one.end())["cpu"] for one in gateways]) / turns * 1000
+
+
+async def many_sockets(directory: Path, url: str, sockets: int, running: int) -> tuple[float, float]:
+    """The longest stall of two gateways in ms, and the seconds that it took, with a model of two seconds."""
+    async with AsyncExitStack() as stack:
+        gateways = [await stack.enter_async_context(gateway(directory / f"s{n}", url, 2.0)) for n in range(2)]
+        clients: list[RawClient] = []
+        for start in range(0, sockets, 50):
+            some = [raw_client(gateways[n % 2].port) for n in range(start, min(sockets, start + 50))]
+            clients += await asyncio.gather(*(stack.enter_async_context(one) for one in some))
+        for client in clients[:running:10]:
+            await client.command("ping")
+        for one in gateways:
+            one.begin()
+        began = time.monotonic()
+        await asyncio.gather(*(client.say("go") for client in clients[:running]))
+        seconds = time.monotonic() - began
+        return max([(await one.end())["stall_ms"] for one in gateways]), seconds
+
+
+async def measure(turns: int, sockets: int, running: int) -> None:
+    """Print both tables."""
+    with tempfile.TemporaryDirectory(prefix="miniclaw-scale-") as name:
+        directory = Path(name)
+        (directory / "redis").mkdir()
+        with own_server(directory / "redis") as redis:
+            plain = await cost_of_a_turn(directory / "sqlite", "", 1, turns)
+            print("| back end | processes | CPU ms a turn | to SQLite |\n| --- | --- | --- | --- |")
+            print(f"| SQLite | 1 | {plain:.2f} | 1.00 |", flush=True)
+            for count in (1, 2, 4):
+                cost = await cost_of_a_turn(directory / f"redis{count}", redis.url, count, turns)
+                print(f"| Redis | {count} | {cost:.2f} | {cost / plain:.2f} |", flush=True)
+            stall, seconds = await many_sockets(directory, redis.url, sockets, running)
+            print("\n| sockets | processes | turns at once | longest stall ms | seconds |")
+            print(
+                f"| --- | --- | --- | --- | --- |\n| {sockets} | 2 | {running} | {stall:.0f} | {seconds:.1f} |"
+            )
+
+
+def main() -> int:
+    """Measure, or be one of the gateways."""
+    parser = argparse.ArgumentParser(description="many gateways on one Redis")
+    parser.add_argument("--turns", type=int, default=300)
+    parser.add_argument("--sockets", type=int, default=2000)
+    parser.add_argument("--running", type=int, default=500)
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--url", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=0.1, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.serve is not None:
+        asyncio.run(serve(args.serve, args.url, args.seconds))
+    else:
+        asyncio.run(measure(args.turns, args.sockets, args.running))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""One gateway of many processes: what is kept in Redis, and what one node does for another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from miniclaw.agent.providers import LLMProvider, LLMResponse, Message
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.app import MiniClaw
+from miniclaw.errors import StaleFence
+from miniclaw.redis.backend import RedisBackend
+from miniclaw.redis.queue import RedisMailbox
+from miniclaw.session.models import Entry
+from tests.support.agent import DictatedProvider, Zap, eventually, question, send
+from tests.support.claw import port_of, running_claw
+from tests.support.client import RawClient, raw_client
+from tests.support.redis import fresh_prefix, needs_redis, shared_server
+
+pytestmark = needs_redis
+
+
+async def echo(messages: list[Message]) -> LLMResponse:
+    return LLMResponse(text=f"echo: {messages[-1]['content']}")
+
+
+@asynccontextmanager
+async def node(
+    directory: Path, prefix: str, provider: LLMProvider | None = None, *, url: str = "", **more: Any
+) -> AsyncIterator[MiniClaw]:
+    """One of the gateways on a prefix; its lease is short."""
+    given = {"redis.url": url or shared_server().url, "redis.prefix": prefix, "redis.lease": 0.6, **more}
+    async with running_claw(directory, provider or ScriptedProvider([echo] * 50), arguments=given) as claw:
+        yield claw
+
+
+def queue_of(claw: MiniClaw) -> RedisMailbox:
+    assert isinstance(claw.mailbox, RedisMailbox)
+    return claw.mailbox
+
+
+def take_no_work(claw: MiniClaw) -> None:
+    """Let it be the place where people are connected, and nothing else."""
+    for task in queue_of(claw)._tasks:
+        task.cancel()
+
+
+async def ended(claw: MiniClaw, turn_id: str | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+
+    async def has_ended() -> bool:
+        turn = await claw.turns.find(turn_id or "")
+        found.update((turn.outcome if turn else None) or {})
+        return bool(found)
+
+    await eventually(has_ended)
+    return found
+
+
+async def said_in(claw: MiniClaw, session_id: str | None) -> list[str]:
+    session = await claw.sessions.get(session_id or "")
+    assert session is not None
+    return [str(entry.message["content"]) for entry in session.messages]
+
+
+# --- one node ---------------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_answered_by_way_of_redis_and_the_session_is_there(tmp_path: Path) -> None:
+    prefix = fresh_prefix()
+    async with node(tmp_path, prefix) as claw:
+        events = [event async for event in claw.ask("one")]
+        assert (events[0]["name"], events[-1]["name"]) == ("turn.started", "turn.finished")
+        session_id = events[0]["session_id"]
+        assert (await claw.reply("two", session_id=session_id)).text == "echo: two"
+    async with node(tmp_path, prefix) as claw:
+        assert await said_in(claw, session_id) == ["one", "echo: one", "two", "echo: two"]
+        assert not (tmp_path / "miniclaw.db").exists()
+
+
+async def test_the_bounds_hold_for_all_gateways_together_and_a_refused_message_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    few: dict[str, Any] = {"limits.waiting": 3, "limits.waiting_per_session": 2}
+    prefix, model = fresh_prefix(), DictatedProvider()
+    async with (
+        node(tmp_path / "a", prefix, model, **few) as a,
+        node(tmp_path / "b", prefix, model, **few) as b,
+    ):
+        first = await send(a)
+        await eventually(lambda: model.requests)
+        for claw in (a, b):
+            assert (await send(claw, session_id=first.session_id)).status == "accepted"
+        busy = await send(b, msg_id="again", session_id=first.session_id)
+        assert (busy.status, busy.code) == ("busy", "session_busy")
+        take_no_work(a)
+        take_no_work(b)
+        assert (await send(a)).status == "accepted"
+        assert (await send(b)).code == "overloaded"
+        assert len(await a.sessions.list()) == 2
+
+
+# --- two nodes --------------------------------------------------------------------------------------------
+
+
+async def until_event(client: RawClient, name: str) -> dict[str, Any]:
+    payload: dict[str, Any] = (await client.until(lambda f: f["payload"].get("name") == name))["payload"]
+    return payload
+
+
+async def test_a_socket_sees_a_turn_that_another_node_runs_and_goes_on_without_a_gap_on_a_third(
+    tmp_path: Path,
+) -> None:
+    prefix, model = fresh_prefix(), DictatedProvider()
+    async with AsyncExitStack() as stack:
+        claws = [await stack.enter_async_context(node(tmp_path / n, prefix, model)) for n in "bac"]
+        worker, a, c = claws
+        take_no_work(a)
+        take_no_work(c)
+        async with raw_client(port_of(a)) as client:
+            await client.send("text", {"text": "go"})
+            started = await until_event(client, "turn.started")
+            model.say("one ")
+            first = await until_event(client, "text.delta")
+            assert first["data"] == {"text": "one "}
+        model.say("two ")
+        await eventually(lambda: (feed := worker.live.get(started["session_id"])) and feed.text == "one two ")
+        async with raw_client(port_of(c)) as client:
+            place = {name: started[name] for name in ("session_id", "turn_id", "attempt")}
+            await client.send("command", {"name": "resume", "args": {**place, "after_seq": first["seq"]}})
+            second = await until_event(client, "text.delta")
+            assert (second["seq"], second["data"]) == (first["seq"] + 1, {"text": "two "})
+            model.end("three")
+            third = await until_event(client, "text.delta")
+            end = await until_event(client, "turn.finished")
+            assert [third["seq"], end["seq"]] == [first["seq"] + 2, first["seq"] + 3]
+            assert end["data"]["text"] == "one two three"
+            await client.send("command", {"name": "resume", "args": {**place, "after_seq": first["seq"]}})
+            assert (await until_event(client, "turn.finished"))["data"]["text"] == "one two three"
+
+
+async def test_an_end_that_nobody_could_be_told_of_is_found_by_those_who_wait_for_it(tmp_path: Path) -> None:
+    prefix, model = fresh_prefix(), DictatedProvider()
+    async with node(tmp_path / "b", prefix, model) as worker, node(tmp_path / "a", prefix, model) as a:
+        take_no_work(a)
+        assert isinstance(worker._backend, RedisBackend) and worker._backend._relay is not None
+        async with raw_client(port_of(a)) as waits, raw_client(port_of(a)) as comes_late:
+            await waits.send("text", {"text": "go"})
+            started = await until_event(waits, "turn.started")
+            model.say("one")
+            await until_event(waits, "text.delta")
+            await worker._backend._relay.stop()  # as if it had died between the end and the telling of it
+            model.end()
+            await ended(a, started["turn_id"])
+            place = {name: started[name] for name in ("session_id", "turn_id")}
+            await comes_late.send("command", {"name": "resume", "args": place})
+            for client in (waits, comes_late):
+                assert (await until_event(client, "turn.finished"))["data"]["text"] == "one"
+
+
+async def test_the_same_message_on_two_nodes_at_once_is_one_turn(tmp_path: Path) -> None:
+    prefix = fresh_prefix()
+    async with node(tmp_path / "a", prefix) as a, node(tmp_path / "b", prefix) as b:
+        receipts = await asyncio.gather(*(send(claw, msg_id="m1") for claw in (a, b) * 5))
+        assert sorted(r.status for r in receipts) == ["accepted"] + ["duplicate"] * 9
+        assert len({(r.session_id, r.turn_id) for r in receipts}) == 1
+        await ended(b, receipts[0].turn_id)
+        assert await said_in(b, receipts[0].session_id) == ["go", "echo: go"]
+
+
+async def test_a_holder_that_was_away_past_its_lease_is_refused_and_its_successor_answers_once(
+    tmp_path: Path,
+) -> None:
+    prefix, slow = fresh_prefix(), DictatedProvider()
+    async with node(tmp_path / "old", prefix, slow) as old, node(tmp_path / "new", prefix) as new:
+        take_no_work(new)
+        receipt = await send(old)
+        await eventually(lambda: slow.requests)
+        for task in queue_of(old)._tasks:  # it shows no life any more, but its turn goes on
+            if task is not queue_of(old)._held[receipt.session_id or ""].task:
+                task.cancel()
+        queue_of(new).start()
+        assert (await ended(new, receipt.turn_id))["data"]["text"] == "echo: go"
+        session = await old.sessions.get(receipt.session_id or "")
+        assert session is not None
+        with pytest.raises(StaleFence):
+            await old.sessions.append(session, [Entry("t", 0, {"role": "user", "content": "late"})])
+        slow.end("too late")
+        await eventually(lambda: not queue_of(old)._held)
+        assert await said_in(new, receipt.session_id) == ["go", "echo: go"]
+        turn = await new.turns.find(receipt.turn_id or "")
+        assert turn is not None and (turn.attempt, turn.tries) == (2, 2)
+
+
+async def test_a_cancel_and_a_yes_reach_the_node_that_runs_the_turn(tmp_path: Path) -> None:
+    prefix, model, tool = fresh_prefix(), DictatedProvider(), Zap()
+    async with node(tmp_path / "a", prefix, model) as a, node(tmp_path / "b", prefix, model) as b:
+        take_no_work(a)
+        b.registry.register(tool)
+        receipt = await send(a)
+        await eventually(lambda: model.requests)
+        assert await a.commands.cancel(receipt.turn_id or "", "owner")
+        assert (await ended(a, receipt.turn_id))["name"] == "turn.cancelled"
+        receipt = await send(a, session_id=receipt.session_id)
+        await eventually(lambda: len(model.requests) == 2)
+        model.call("zap", at="a")
+        asked = await question(a)
+        assert tool.ran == []
+        await a.desk.decide(asked.short_id, "owner", "once")
+        await eventually(lambda: len(model.requests) == 3)
+        model.end("done")
+        assert (await ended(a, receipt.turn_id))["data"]["text"] == "done"
+        assert len(tool.ran) == 1
+
+
+async def test_a_user_of_one_node_is_one_of_all_and_is_shut_out_everywhere(tmp_path: Path) -> None:
+    prefix = fresh_prefix()
+    async with node(tmp_path / "a", prefix) as a, node(tmp_path / "b", prefix) as b:
+        token = await a.identities.add("ann")
+        await eventually(lambda: b.identities.user_of_token(token) == "ann")
+        async with raw_client(port_of(b), token) as client, raw_client(port_of(a)) as admin:
+            await client.command("ping")
+            await admin.command("users", {"action": "remove", "user_id": "ann"})
+            await asyncio.wait_for(client.socket.wait_closed(), 10)
+            assert client.socket.close_code == 1008
+        await eventually(lambda: b.identities.user_of_token(token) is None)

@@ -1,0 +1,184 @@
+"""Redis goes away and comes back; nodes die in the middle of what they do for the outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.cli import main
+from miniclaw.errors import StaleFence
+from miniclaw.redis.backend import RedisBackend
+from miniclaw.redis.outbox import RedisOutbox
+from miniclaw.schedules import Schedule
+from miniclaw.session.outbox import Delivery
+from tests.support.agent import DictatedProvider, eventually, send
+from tests.support.claw import running_claw
+from tests.support.core import FakeClock
+from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
+from tests.support.redis import fresh_prefix, needs_redis, own_server, shared_server
+from tests.test_outbox import HERE, delivery
+from tests.test_redis import echo, ended, node, said_in
+
+pytestmark = needs_redis
+
+
+async def test_while_redis_is_away_messages_are_refused_and_work_goes_on_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    model = DictatedProvider()
+    with own_server(tmp_path) as redis:
+        given: dict[str, Any] = {"redis.url": redis.url, "redis.prefix": fresh_prefix(), "redis.lease": 5.0}
+        async with running_claw(tmp_path / "a", model, web=True, arguments=given) as claw:
+            assert claw.web is not None
+            base = f"http://127.0.0.1:{claw.web.port}"
+            running, waiting = await send(claw), await send(claw, msg_id="m2")
+            await eventually(lambda: len(model.requests) == 2)
+            await asyncio.to_thread(redis.stop)
+            refused = await send(claw, msg_id="m3")
+            assert (refused.status, refused.code) == ("unavailable", "storage_unavailable")
+            async with aiohttp.ClientSession() as http:
+                async with http.get(f"{base}/readyz") as response:
+                    assert response.status == 503
+                    assert (await response.json())["error"]["code"] == "storage_unavailable"
+                model.end("said in the dark")
+                model.end("said in the dark")
+                await asyncio.to_thread(redis.start)
+                for receipt in (running, waiting):
+                    assert (await ended(claw, receipt.turn_id))["data"]["text"] == "said in the dark"
+                    assert await said_in(claw, receipt.session_id) == ["go", "said in the dark"]
+                async with http.get(f"{base}/readyz") as response:
+                    assert response.status == 200
+            again = await send(claw, msg_id="m3")
+            assert again.status == "accepted"
+            model.end("as before")
+            assert (await ended(claw, again.turn_id))["data"]["text"] == "as before"
+
+
+async def test_functions_that_redis_has_lost_are_loaded_again(tmp_path: Path) -> None:
+    async with node(tmp_path, fresh_prefix()) as claw:
+        backend = claw._backend
+        assert isinstance(backend, RedisBackend)
+        await backend.link.run("FUNCTION", "FLUSH")
+        assert (await claw.reply("one")).text == "echo: one"
+
+
+async def test_a_node_that_stops_gives_its_turn_to_another_one(tmp_path: Path) -> None:
+    prefix, slow = fresh_prefix(), DictatedProvider()
+    long: dict[str, Any] = {"redis.lease": 600.0, "limits.drain_seconds": 0.05}
+    async with node(tmp_path / "a", prefix, slow, **long) as a:
+        receipt = await send(a)
+        await eventually(lambda: slow.requests)
+    async with node(tmp_path / "b", prefix, **long) as b:
+        assert (await ended(b, receipt.turn_id))["data"]["text"] == "echo: go"
+        turn = await b.turns.find(receipt.turn_id or "")
+        assert turn is not None and (turn.attempt, turn.tries) == (2, 1), "a stop of ours is no try"
+
+
+async def test_one_of_two_nodes_delivers_an_answer_and_what_a_dead_one_left_is_marked(tmp_path: Path) -> None:
+    prefix = fresh_prefix()
+    receiver = Receiver()
+    async with receiving(receiver) as port:
+        given: dict[str, Any] = {
+            "redis.url": shared_server().url,
+            "redis.prefix": prefix,
+            "redis.lease": 0.6,
+            "channels.generic.secret": SECRET,
+            "channels.generic.user": "monitor",
+            "channels.generic.reply_hosts": (f"127.0.0.1:{port}",),
+        }
+        provider = ScriptedProvider([echo] * 9)
+        async with (
+            running_claw(tmp_path / "a", provider, web=True, arguments=given) as a,
+            running_claw(tmp_path / "b", provider, web=True, arguments=given) as b,
+            aiohttp.ClientSession() as http,
+        ):
+            for number, claw in enumerate((a, b, a)):
+                assert claw.web is not None
+                body = {"text": str(number), "session": "ops", "reply_url": f"http://127.0.0.1:{port}/reply"}
+                raw = json.dumps(body).encode()
+                where = f"http://127.0.0.1:{claw.web.port}/webhooks/in"
+                headers = signed_headers(raw, message_id=f"m{number}")
+                async with http.post(where, data=raw, headers=headers) as response:
+                    assert response.status == 202
+            await receiver.wait(3)
+            assert [taken["text"] for taken in receiver.taken] == ["echo: 0", "echo: 1", "echo: 2"]
+            assert len(set(receiver.tried)) == len(receiver.tried) == 3
+
+
+async def test_a_conversation_is_delivered_to_by_one_node_until_its_lease_ends(tmp_path: Path) -> None:
+    prefix = fresh_prefix()
+    async with node(tmp_path / "a", prefix) as a, node(tmp_path / "b", prefix) as b:
+        row = delivery()
+        await a.outbox.notice([row])
+        assert await a.outbox.next_of(*HERE) == row
+        await a.outbox.begin(row)
+        assert await b.outbox.next_of(*HERE) is None
+        assert isinstance(a.outbox, RedisOutbox)
+        a.outbox._held.clear()  # it shows no life any more
+        taken: list[Delivery] = []
+
+        async def found() -> bool:
+            taken.extend(filter(None, [await b.outbox.next_of(*HERE)]))
+            return bool(taken)
+
+        await eventually(found)
+        assert (taken[0].state, taken[0].uncertain, taken[0].attempts) == ("sending", True, 1)
+        with pytest.raises(StaleFence):
+            await a.outbox.sent(row, "late")
+        await b.outbox.sent(taken[0], "handle")
+        with pytest.raises(StaleFence):
+            await a.outbox.begin(row)
+
+
+async def test_a_timer_that_is_due_on_all_nodes_runs_once(tmp_path: Path) -> None:
+    prefix, clock = fresh_prefix(), FakeClock()
+    given: dict[str, Any] = {"redis.url": shared_server().url, "redis.prefix": prefix, "redis.lease": 0.6}
+    provider = ScriptedProvider([echo] * 9)
+    async with (
+        running_claw(tmp_path / "a", provider, web=True, arguments=given, clock=clock) as a,
+        running_claw(tmp_path / "b", provider, web=True, arguments=given, clock=clock) as b,
+    ):
+        hourly = Schedule("every", "1h", "UTC")
+        timer = await a.timers.add("owner", "owner", hourly, "stand up", missed="once", message={})
+        await eventually(lambda: [t.timer_id for t in b.timers.list("owner")] == [timer.timer_id])
+        for run in (1, 2):
+            clock.advance(3600)
+            a.timers.wake()
+            b.timers.wake()
+
+            async def has_run(run: int = run) -> bool:
+                sessions = await a.sessions.list("owner")
+                return bool(sessions) and len(await said_in(a, sessions[0].session_id)) == 2 * run
+
+            await eventually(has_run)
+            await eventually(lambda: a.timers.is_idle and b.timers.is_idle)
+        (session,) = await b.sessions.list("owner")
+        assert len(await said_in(b, session.session_id)) == 4
+        assert await a.timers.cancel(timer.timer_id, "owner", "owner")
+        await eventually(lambda: b.timers.list("owner") == [])
+
+
+def test_doctor_says_what_a_redis_lacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with own_server(tmp_path) as redis:
+        command = ["doctor", "--json", "--data-dir", str(tmp_path / "data")]
+        found = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MINICLAW_REDIS_URL", redis.url)
+            patch.setenv("OPENAI_API_KEY", "")
+            for commands in ((), ("CONFIG SET appendonly no", "CONFIG SET maxmemory-policy allkeys-lru")):
+                redis.ask(*commands)
+                main(command)
+                rows = json.loads(capsys.readouterr().out)
+                found.append([row["state"] for row in rows if row["name"] == "redis"])
+            redis.stop()
+            main(command)
+            rows = json.loads(capsys.readouterr().out)
+    assert [states[:3] for states in found] == [["ok", "ok", "ok"], ["ok", "warning", "failed"]]
+    (away,) = [row for row in rows if row["name"] == "redis"]
+    assert away["state"] == "failed" and "MINICLAW_REDIS_URL" in away["mend"]
