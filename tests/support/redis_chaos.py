@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support.chaos import Report, _answer, _send, _until_answered
+from tests.support.chaos import Report, answer_of, send_until_stored, until_answered
 from tests.support.claw import ServerProcess
 from tests.support.model import FakeModel, Message, Reply, last_user
 from tests.support.redis import RedisServer
@@ -198,11 +198,11 @@ async def _talk(everyone: _Nodes, number: int, messages: int, report: Report) ->
     for turn in range(messages):
         text = f"session {number} message {turn}"
         receipt = await _on_any(
-            everyone, partial(_send, msg_id=f"{number}-{turn}", text=text, session_id=session_id)
+            everyone, partial(send_until_stored, msg_id=f"{number}-{turn}", text=text, session_id=session_id)
         )
         session_id, turn_id = receipt["session_id"], receipt["turn_id"]
         everyone.doing[number] = f"{text} ({session_id} {turn_id})"
-        end = await _on_any(everyone, partial(_answer, session_id=session_id, turn_id=turn_id))
+        end = await _on_any(everyone, partial(answer_of, session_id=session_id, turn_id=turn_id))
         if end["data"].get("text") != f"answer to {text}":
             report.wrong.append(f"{text}: got {end['name']} {end['data']}")
     page = await _on_any(everyone, lambda c: c.command("history", {"session_id": session_id, "limit": 200}))
@@ -222,6 +222,6 @@ async def _on_any(everyone: _Nodes, step: Callable[[Any], Any]) -> Any:
     while True:
         try:
             async with asyncio.timeout(20):
-                return await _until_answered(everyone, step)  # type: ignore[arg-type]  # it has a port too
+                return await until_answered(everyone, step)  # type: ignore[arg-type]  # it has a port too
         except (TimeoutError, KeyError):  # an error has no `messages`
             await asyncio.sleep(0.1)
