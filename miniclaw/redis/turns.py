@@ -77,7 +77,9 @@ class RedisTurns:
     async def accept(self, inbound: Inbound, reserve: Callable[[str], None]) -> Accepted:
         """See `TurnStore.accept`; the bounds are those of all gateways together."""
         if isinstance(inbound.payload, TextPayload) and inbound.payload.attachments:
-            raise ProtocolError("unsupported", "Many gateways on Redis take no files yet; send the text alone.")
+            raise ProtocolError(
+                "unsupported", "Many gateways on Redis take no files yet; send the text alone."
+            )
         reserve("")
         message = inbound.model_dump(mode="json", exclude_none=True)
         more = {
