@@ -76,10 +76,7 @@ class RedisTurns:
 
     async def accept(self, inbound: Inbound, reserve: Callable[[str], None]) -> Accepted:
         """See `TurnStore.accept`; the bounds are those of all gateways together."""
-        if isinstance(inbound.payload, TextPayload) and inbound.payload.attachments:
-            raise ProtocolError(
-                "unsupported", "Many gateways on Redis take no files yet; send the text alone."
-            )
+        _refuse_files(inbound)
         reserve("")
         message = inbound.model_dump(mode="json", exclude_none=True)
         more = {
@@ -234,6 +231,12 @@ class RedisTurns:
 def day_of(moment: float) -> str:
     """The day (UTC) that usage is counted for."""
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
+
+
+def _refuse_files(inbound: Inbound) -> None:
+    if isinstance(inbound.payload, TextPayload) and inbound.payload.attachments:
+        text = "Many gateways on Redis take no files yet; send the text alone."
+        raise ProtocolError("unsupported", text, reply_to=inbound.msg_id)
 
 
 def _refused(code: str, inbound: Inbound) -> ProtocolError:
