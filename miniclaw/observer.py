@@ -26,6 +26,10 @@ class Observer:
         self._connections = 0
         self._accepted: dict[str, float] = {}
         """When the turns came in that have shown nothing yet."""
+        self.model = "ok"
+        """Or the code of the last turn's failure, when the model was to blame."""
+        self.channels: dict[str, str] = {}
+        """Of each push channel that was used: `ok`, or that its last answer `failed` or is `dead`."""
         self._turns = Counter("miniclaw_turns_total", "Turns that ended, by how.")
         self._errors = Counter("miniclaw_errors_total", "Failed turns and refused messages, by code.")
         self._tokens = Counter("miniclaw_tokens_total", "Tokens of model calls in turns that ended.")
@@ -37,7 +41,7 @@ class Observer:
         )
         bus.subscribe("session.*", self._on_event)
         bus.subscribe("message.inbound", self._on_message)
-        bus.subscribe("system.delivery", lambda topic, state: self._sent.add(state=state))
+        bus.subscribe("system.delivery", self._on_delivery)
         bus.subscribe("connection.opened", lambda topic, event: self._connected(1))
         bus.subscribe("connection.closed", lambda topic, event: self._connected(-1))
 
@@ -55,6 +59,11 @@ class Observer:
         left: dict[Labels, float] = {(): await self._outbox.waiting()}
         lines += gauge("miniclaw_deliveries_waiting", "Parts of answers that are not delivered yet.", left)
         return "\n".join(lines) + "\n"
+
+    def _on_delivery(self, topic: str, event: tuple[str, str]) -> None:
+        channel, state = event
+        self._sent.add(state=state)
+        self.channels[channel] = "ok" if state == "sent" else state
 
     def _connected(self, change: int) -> None:
         self._connections += change
@@ -77,8 +86,11 @@ class Observer:
 
     def _ended(self, event: LiveEvent) -> None:
         self._turns.add(state=event.name.removeprefix("turn."))
-        if event.name == "turn.failed":
-            self._errors.add(kind="turn", code=str(event.data.get("code", "internal")))
+        code = str(event.data.get("code", "internal")) if event.name == "turn.failed" else ""
+        if code:
+            self._errors.add(kind="turn", code=code)
+        if event.name == "turn.finished" or code.startswith("model_"):
+            self.model = code or "ok"
         used = event.data.get("usage") or {}
         for kind in ("input", "output"):
             self._tokens.add(used.get(f"{kind}_tokens", 0), kind=kind)

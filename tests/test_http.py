@@ -19,7 +19,7 @@ from miniclaw import db
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
-from miniclaw.errors import ConfigError
+from miniclaw.errors import ConfigError, ModelError
 from tests.support.claw import TOKEN, running_claw
 from tests.support.model import last_user
 
@@ -358,6 +358,25 @@ async def test_liveness_and_readiness_are_open(tmp_path: Path) -> None:
         async with http.post(f"{base}/api/messages", headers=AUTH, json={"text": "x"}) as response:
             assert (response.status, (await response.json())["error"]["code"]) == (503, "draining")
             assert response.headers["Retry-After"]
+
+
+async def test_readiness_tells_how_the_model_and_the_platforms_fared(tmp_path: Path) -> None:
+    async def fail(messages: list[Message]) -> LLMResponse:
+        raise ModelError("model_auth", "The key is not valid.", kind="auth")
+
+    async with web(tmp_path, [fail, LLMResponse(text="fine")]) as (claw, http, base):
+        claw.bus.publish("system.delivery", ("slack", "failed"))
+        seen = []
+        for _ in range(2):
+            async with http.post(
+                f"{base}/api/messages?wait=20", headers=AUTH, json={"text": "x"}
+            ) as response:
+                assert response.status == 200
+            async with http.get(f"{base}/readyz") as response:
+                assert response.status == 200
+                seen.append(await response.json())
+        assert [row["model"] for row in seen] == ["model_auth", "ok"]
+        assert seen[0]["storage"] == "ok" and seen[0]["channels"] == {"slack": "failed"}
 
 
 async def test_who_cannot_store_a_message_is_not_ready_and_says_why(

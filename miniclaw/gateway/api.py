@@ -103,14 +103,19 @@ class Api:
         return json_response({"ok": True})
 
     async def ready(self, request: web.Request) -> web.Response:
-        """New messages are taken and can be stored; 503 with the reason if not."""
+        """New messages are taken and can be stored; 503 with the reason if not.
+
+        How the last turn fared with the model and the last answers with their platforms is told beside it:
+        these come back by themselves, and another gateway would have the same trouble.
+        """
         if not self.is_ready or self._mailbox.is_stopped:
             raise ProtocolError("draining", "This gateway starts or stops; try again in a moment.")
         try:
             await self._db.check()
         except StorageError as error:
             raise ProtocolError("storage_unavailable", str(error)) from error
-        return json_response({"ok": True})
+        seen = {"storage": "ok", "model": self._observer.model, "channels": self._observer.channels}
+        return json_response({"ok": True, **seen})
 
     async def metrics(self, request: web.Request) -> web.Response:
         """Numbers for Prometheus, which hold nothing of what was said; any user's token reads them."""

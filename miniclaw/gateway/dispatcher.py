@@ -159,7 +159,7 @@ class Dispatcher:
             return
         failpoints.hit("after-sent")
         await until_stored(lambda: self._outbox.sent(row, handle))
-        self._bus.publish("system.delivery", "sent")
+        self._bus.publish("system.delivery", (row.channel, "sent"))
         logger.info("delivery %s sent", row.key)
 
     async def _send(self, row: Delivery) -> str | None:
@@ -180,7 +180,7 @@ class Dispatcher:
 
     async def _give_up(self, row: Delivery, error: str) -> None:
         await until_stored(lambda: self._outbox.dead(row, error))
-        self._bus.publish("system.delivery", "dead")
+        self._bus.publish("system.delivery", (row.channel, "dead"))
         logger.error("delivery %s cannot be sent: %s", row.key, error)
 
     async def _put_off(self, row: Delivery, error: DeliveryError) -> None:
@@ -188,5 +188,5 @@ class Dispatcher:
         wait = error.retry_after if error.retry_after is not None else backoff
         at, uncertain = self._clock() + wait, row.uncertain or error.unknown
         await until_stored(lambda: self._outbox.retry(row, str(error), at=at, uncertain=uncertain))
-        self._bus.publish("system.delivery", "failed")
+        self._bus.publish("system.delivery", (row.channel, "failed"))
         logger.warning("delivery %s failed, next try in %.1f s: %s", row.key, wait, error)
