@@ -88,7 +88,9 @@ class RunDir:
         """Let others have the directory; may be called again."""
         if self._lock is not None:
             path = self._directory / "gateway.json"
-            if not self._shared or f'"pid": {os.getpid()},' in (path.read_text() if path.exists() else ""):
+            if not self._shared or f'"pid": {os.getpid()},' in (
+                path.read_text(encoding="utf-8") if path.exists() else ""
+            ):
                 path.unlink(missing_ok=True)
             self._close()
 

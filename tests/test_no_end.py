@@ -245,7 +245,7 @@ async def test_an_edit_that_would_make_a_file_too_large_is_refused_before_it_is_
     assert result.ok and result.data["replaced"] == 100_000 and result.data["lines"] == list(range(1, 11))
 
 
-@pytest.mark.parametrize("size", [600, 2_000, 100_000])
+@pytest.mark.parametrize("size", [2_000, 100_000])
 def test_a_refusal_made_to_be_slow_to_read_is_read_at_once(size: int) -> None:
     text = "contains 1 tokens " * (size // 54) + "exceed " * (size // 21) + "1" * (size // 3)
     assert overflow_in(read_report({"error": {"message": text}}), 400) is None

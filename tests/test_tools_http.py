@@ -219,6 +219,7 @@ CLIENTS = {
     "mcp/client/http.py": "the MCP servers of the operator's own mcp.json",
     "mcp/client/oauth_metadata.py": "where those servers and their login servers say that they are",
     "cli/webhook_command.py": "posts to the gateway on this machine",
+    "cli/doctor_clock.py": "the operator's own model server",
     "cli/doctor_webhooks.py": "posts to the operator's own public address",
 }
 """Every module that makes an HTTP client, and whose addresses it asks for."""

@@ -204,14 +204,15 @@ class SessionManager:
         """Sessions without their logs, the latest first."""
         return await self.storage.list(user_id)
 
-    async def cleanup_expired(self, is_busy: Callable[[str], Awaitable[bool]]) -> int:
+    async def cleanup_expired(self, is_busy: Callable[[str], bool | Awaitable[bool]]) -> int:
         """Delete sessions idle beyond their channel's TTL, never one that `is_busy`; returns how many."""
         if not self._ttl:
             return 0
         deleted = 0
         for session in await self.storage.list():
             limit = self._clock() - self._ttl.get(session.channel, math.inf)
-            if session.updated_at < limit and not await is_busy(session.session_id):
+            busy = session.updated_at >= limit or is_busy(session.session_id)
+            if not (busy if isinstance(busy, bool) else await busy):
                 # It may be used by now: the time is looked at again where it is deleted.
                 deleted += await self.delete(session.session_id, unless="undelivered", unused_since=limit)
         return deleted

@@ -51,7 +51,7 @@ def chapter_tools() -> Any:
 
 def core_tools() -> Any:
     registry = ToolRegistry([get_order_status, tool(refund)])
-    return RegistryTools(lambda: registry, context=partial(context_of, Path("nowhere")))
+    return RegistryTools(lambda: registry, context=partial(context_of, Path("nowhere"), {}))
 
 
 class CoreOwner:
