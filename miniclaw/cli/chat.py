@@ -52,6 +52,7 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
             return await _talk(conversation, read_line, args)
         finally:
             reader.cancel()
+            screen.close()
 
 
 def readable(text: str) -> str:

@@ -98,6 +98,9 @@ class RichScreen(Screen):
             style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
             self._console.print(Text(line.translate(HARMLESS), style=style))
 
+    def close(self) -> None:
+        self._hide_open()  # which shows the cursor again
+
     def _write(self, text: str, *, is_ours: bool = False) -> None:
         """Text of the model goes through the blocks; what is ours as it is."""
         if is_ours:

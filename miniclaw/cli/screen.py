@@ -163,6 +163,9 @@ class Screen:
             else:
                 self._line(f"{key}: {value}")
 
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
     def error(self, message: str) -> None:
         """One sentence on standard error."""
         self._end_line()

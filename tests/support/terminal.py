@@ -55,10 +55,14 @@ class Terminal:
             self._read()
         self._cursor = found + len(text)
 
-    def exit_code(self) -> int:
-        """Wait for the end."""
+    def exit_code(self, *, press: str = "") -> int:
+        """Wait for the end; `press` is typed about every second until then."""
         begin = time.monotonic()
+        pressed = 0
         while self._code is None:
+            if press and time.monotonic() - begin >= pressed:
+                pressed += 1
+                self.type(press)
             assert time.monotonic() - begin < GUARD, f"the program did not end: {self.output[-500:]!r}"
             self._read()
             pid, status = os.waitpid(self._pid, os.WNOHANG)
