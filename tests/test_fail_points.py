@@ -59,6 +59,8 @@ async def deliver(server: ServerProcess, port: int) -> bool:
             aiohttp.ClientSession() as http,
             http.post(url, data=body, headers=signed_headers(body)) as reply,
         ):
+            if reply.status == 503:  # a busy machine; the platform comes again
+                return await deliver(server, port)
             assert reply.status == 202
             return True
     except aiohttp.ClientConnectionError:
