@@ -707,16 +707,24 @@ async def test_a_message_that_names_nobody_is_taken_only_where_the_conversation_
         "channel": "slack",
         "conversation": "C1",
         "thread": "7",
+        "direct": False,
         "user_id": None,
         "sender": "U1",
     }
-    with pytest.raises(ProtocolError) as refused:
-        await turns.accept(text_message(msg_id="a", only_known=True, **aside), take)
-    assert refused.value.code == "ignored"
+    for policy in ("serve", "pair", "refuse"):
+        message = text_message(msg_id="a", only_known=True, strangers=policy, **aside)
+        for said in (turns.accept(message, take), turns.identify(message)):
+            with pytest.raises(ProtocolError) as refused:
+                await said
+            assert refused.value.code == "ignored"
     assert await counts(kept) == NOTHING
     first = await turns.accept(text_message(msg_id="b", **aside), take)
     second = await turns.accept(text_message(msg_id="a", only_known=True, **aside), take)
     assert second.session_id == first.session_id and second.turn is not None
+    stranger = {**aside, "sender": "U2", "strangers": "pair"}
+    with pytest.raises(ProtocolError) as refused:
+        await turns.accept(text_message(msg_id="c", only_known=True, **stranger), take)
+    assert refused.value.code == "pairing"
 
 
 @pytest.mark.parametrize(("policy", "code"), [("pair", "pairing"), ("refuse", "ignored")])

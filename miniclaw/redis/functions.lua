@@ -203,10 +203,26 @@ end)
 
 -- the inbox -----------------------------------------------------------------------------------------------
 
--- User, scope and session of a message, with what would have to be stored for them.
+-- User, scope and session of a message, with what would have to be stored for them. What people say among
+-- themselves is refused before anything is asked of who sent it.
 local function find(p, a)
   local new = {}
-  local user, scope, sid = a.user_id, a.scope, nil
+  local user, scope = a.user_id, a.scope
+  if not scope and not a.direct then
+    local group = a.channel .. ' group' .. US .. a.account .. US .. (a.conversation or '')
+    scope = redis.call('HGET', p .. 'people', group)
+    if not scope then
+      scope = a.new_group
+      new[#new + 1] = {'people', group, scope}
+    end
+  end
+  local function known(owner)
+    if not a.conversation then return nil, nil end
+    local key = table.concat({a.channel, a.account, a.conversation, a.thread or '', owner}, US)
+    return redis.call('HGET', p .. 'keys', key) or nil, key
+  end
+  local sid = a.session_id or (scope and known(scope))
+  if not sid and a.only_known then return nil, nil, nil, nil, {'error', 'unknown'} end
   if not user then
     local person = a.channel .. US .. a.account .. US .. a.sender
     user = redis.call('HGET', p .. 'people', person)
@@ -219,28 +235,15 @@ local function find(p, a)
       new[#new + 1] = {'users', user, cjson.encode({role = 'user', created_at = a.now})}
     end
   end
-  if not scope then
-    scope = user
-    if not a.direct then
-      local group = a.channel .. ' group' .. US .. a.account .. US .. (a.conversation or '')
-      scope = redis.call('HGET', p .. 'people', group)
-      if not scope then
-        scope = a.new_group
-        new[#new + 1] = {'people', group, scope}
-      end
-    end
-  end
-  local key = nil
+  scope = scope or user
   if a.session_id then
-    sid = a.session_id
     if redis.call('HGET', p .. 's:' .. sid, 'user_id') ~= scope then
       return nil, nil, nil, nil, {'error', 'session_not_found'}
     end
-  elseif a.conversation then
-    key = table.concat({a.channel, a.account, a.conversation, a.thread or '', scope}, US)
-    sid = redis.call('HGET', p .. 'keys', key) or nil
+    return user, scope, sid, new
   end
-  return user, scope, sid, new, nil, key
+  local found, key = known(scope)
+  return user, scope, found, new, nil, key
 end
 
 local function store_new(p, new)
@@ -268,7 +271,6 @@ register('accept', function(p, args)
     local first = redis.call('HMGET', ids[i], 's', 't')
     if first[2] then return {'duplicate', first[1], first[2]} end
   end
-  if not sid and a.only_known then return {'error', 'unknown'} end
   if tonumber(redis.call('GET', p .. 'waiting') or '0') >= a.max_waiting then return {'error', 'overloaded'} end
   local ahead = 0
   if sid then

@@ -30,7 +30,7 @@ _REFUSALS: Final = {
     "session_not_found": "There is no such session.",
     "pairing": "the sender is not known here",
     "ignored": "the sender is not known here",
-    "unknown": "it does not name the agent, and its conversation is not known",
+    "unknown": "it does not name the agent, nor is its conversation known",
     "overloaded": "Too many messages are waiting; send it again in a moment.",
     "session_busy": "This session has too many messages waiting; wait for answers.",
 }
@@ -81,7 +81,6 @@ class RedisTurns:
         message = inbound.model_dump(mode="json", exclude_none=True)
         more = {
             "dedupe": list(inbound.dedupe or (inbound.msg_id,)),
-            "only_known": inbound.only_known,
             "max_waiting": self._limits.waiting,
             "per_session": self._limits.waiting_per_session,
             "remember": int(DEDUPE_LIFETIME * 1000),
@@ -127,7 +126,7 @@ class RedisTurns:
 
     def _envelope(self, inbound: Inbound) -> dict[str, Any]:
         names = ("channel", "account", "sender", "user_id", "scope", "conversation", "thread", "session_id")
-        given = {name: getattr(inbound, name) for name in (*names, "direct", "strangers")}
+        given = {name: getattr(inbound, name) for name in (*names, "direct", "strangers", "only_known")}
         minted = {"new_user": new_id("u"), "new_group": new_id("grp"), "now": repr(self._clock())}
         return {**{name: value for name, value in given.items() if value is not None}, **minted}
 

@@ -222,8 +222,6 @@ class TurnStore:
             if first := connection.execute(query, (key,)).fetchone():
                 return Accepted(session_id=first[0], turn_id=first[1], turn=None)
         if session_id is None:
-            if inbound.only_known:
-                raise ProtocolError("ignored", "it does not name the agent, nor is its conversation known")
             session_id = self._make_session(connection, inbound, scope)
         reserve(session_id)
         turn_id, moment = new_id("turn"), self._clock()
@@ -254,21 +252,28 @@ class TurnStore:
 
     def _find(self, connection: sqlite3.Connection, inbound: Inbound) -> tuple[str, str, str | None]:
         """User, scope and session of a message; the session is `None` when it is to be made."""
-        user_id = inbound.user_id or self._user_of(connection, inbound)
-        scope = inbound.scope or user_id
-        if inbound.scope is None and not inbound.direct:
+        scope = inbound.scope
+        if scope is None and not inbound.direct:
             group = inbound.conversation or ""
             scope = self._identities.group_for(connection, inbound.channel, inbound.account, group)
+        session_id = inbound.session_id or (self._known(connection, inbound, scope) if scope else None)
+        if session_id is None and inbound.only_known:  # whoever sent it: people talk among themselves
+            raise ProtocolError("ignored", "it does not name the agent, nor is its conversation known")
+        user_id = inbound.user_id or self._user_of(connection, inbound)
+        scope = scope or user_id
         if inbound.session_id is not None:
             query = "SELECT user_id FROM sessions WHERE session_id = ?"
             row = connection.execute(query, (inbound.session_id,)).fetchone()
             if row is None or row[0] != scope:
                 raise ProtocolError("session_not_found", "There is no such session.", reply_to=inbound.msg_id)
-            return user_id, scope, inbound.session_id
-        if (key := session_key(inbound, scope)) is not None:
-            row = connection.execute("SELECT session_id FROM sessions WHERE key = ?", (key,)).fetchone()
-            return user_id, scope, str(row[0]) if row else None
-        return user_id, scope, None
+        return user_id, scope, session_id or self._known(connection, inbound, scope)
+
+    @staticmethod
+    def _known(connection: sqlite3.Connection, inbound: Inbound, scope: str) -> str | None:
+        """The session of a platform's conversation, where there is one."""
+        key = session_key(inbound, scope)
+        row = connection.execute("SELECT session_id FROM sessions WHERE key = ?", (key,)).fetchone()
+        return str(row[0]) if row else None
 
     def _user_of(self, connection: sqlite3.Connection, inbound: Inbound) -> str:
         person = (inbound.channel, inbound.account, inbound.sender)
