@@ -202,13 +202,16 @@ class WebhookChannel(Channel):
         except StorageError as error:
             logger.error("%s webhook: %s", self.name, error)
             answer = Answer(hang_up=True)
+            if isinstance(parsed, Inbound):
+                unavailable = Receipt(status="unavailable", code="storage_unavailable")
+                answer = self.platform.answer(unavailable, parsed)
         return _sent(answer, request)
 
     async def _read(self, request: web.Request) -> bytes | Answer:
         """The body, from whoever may have sent it; or what to answer when it cannot be had."""
         if (request.content_length or 0) > self._message_bytes:
             return Answer(status=413)
-        if set(request.headers.getall("Content-Encoding", ())) - {"identity"}:
+        if {each.lower() for each in request.headers.getall("Content-Encoding", ())} - {"identity"}:
             return Answer(status=400)  # signatures are over what was sent, and no platform compresses
         if self._reading >= READERS:
             logger.warning("%s webhook: %d bodies are on their way already", self.name, READERS)
