@@ -47,10 +47,12 @@ async def with_zap(
         yield claw, tool, provider
 
 
-async def refused(claw: MiniClaw, reference: str, user_id: str, decision: Decision = "once") -> str:
+async def refused(
+    claw: MiniClaw, reference: str, user_id: str, decision: Decision = "once", session_id: str | None = None
+) -> str:
     """The code with which an answer is refused."""
     with pytest.raises(ProtocolError) as raised:
-        await claw.desk.decide(reference, user_id, decision)
+        await claw.desk.decide(reference, user_id, decision, session_id)
     return raised.value.code
 
 
@@ -69,6 +71,23 @@ async def test_a_write_is_asked_for_shown_and_runs_after_a_yes(tmp_path: Path) -
         await outcome(claw, receipt.turn_id)
         assert tool.ran == ["a"]
         assert await claw.desk.open_for("owner") == []
+
+
+async def test_an_answer_without_an_id_is_one_to_the_only_open_question_of_its_session(
+    tmp_path: Path,
+) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        asked = await question(claw)
+        same = "turn_id, session_id, user_id, call_id, tool, arguments, state, expires_at, digest, created_at"
+        other = f"INSERT INTO approvals (approval_id, short_id, {same}) SELECT 'apr_o', 'o', {same} FROM approvals"
+        await database_of(claw).write(lambda c: c.execute(other).rowcount)
+        for session_id, code in ((None, "approval_not_found"), (receipt.session_id, "bad_arguments")):
+            assert await refused(claw, "", "owner", session_id=session_id) == code
+        await claw.desk.decide("o", "owner", "deny")
+        assert (await claw.desk.decide("", "owner", "once", receipt.session_id)).call_id == asked.call_id
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == ["a"]
 
 
 async def test_a_tool_of_the_default_list_runs_unasked_unless_the_operator_denies_it(tmp_path: Path) -> None:

@@ -458,7 +458,7 @@ async def test_the_same_new_twice_at_once_makes_one_session(tmp_path: Path) -> N
     [
         ("nonsense", {}, "unknown_command"),
         ("ping", {"x": 1}, "bad_arguments"),
-        ("approve", {}, "bad_arguments"),
+        ("approve", {}, "approval_not_found"),
         ("approve", {"approval_id": "apr_x", "scope": "do"}, "bad_arguments"),
         ("history", {"limit": 0}, "bad_arguments"),
         ("resume", {"after_seq": -1}, "bad_arguments"),

@@ -423,6 +423,14 @@ async def test_a_question_is_asked_until_it_has_arrived(
     await replies.stop()
 
 
+@pytest.mark.parametrize(("channel", "sent"), [(Refusing(), "deliver apr_1.0"), (Buttons(), "ask")])
+async def test_a_question_of_an_earlier_attempt_is_a_repeat(desk: Desk, channel: Refusing, sent: str) -> None:
+    replies, feed, _ = await desk.begin(channel)
+    feed.emit("approval.requested", {"approval_id": "apr_1", "tool": "zap", "arguments": {}, "again": True})
+    assert [what for what, _ in await channel.until(1)] == [f"{sent} again"]
+    await replies.stop()
+
+
 @pytest.mark.parametrize("end", ["approval.resolved", "turn.finished"])
 async def test_a_question_that_is_closed_is_not_asked_again(desk: Desk, end: str) -> None:
     channel = Buttons(*[DeliveryError("429", retry_after=1e9)] * 2)

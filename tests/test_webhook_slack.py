@@ -28,7 +28,7 @@ from miniclaw.channel.standins.slack import SlackStandin
 from miniclaw.channel.webhook import Answer, WebhookChannel, WebhookRequest
 from miniclaw.channel_settings import SlackAccount
 from miniclaw.cli import main
-from miniclaw.errors import ProtocolError
+from miniclaw.errors import ProtocolError, StorageError
 from miniclaw.gateway.protocol import Inbound
 from tests.support.agent import eventually
 from tests.support.claw import running_claw
@@ -165,6 +165,17 @@ async def test_a_part_of_blanks_alone_is_not_posted(tmp_path: Path) -> None:
         await one.say("hi", channel="D1")
         assert [part.strip()[:1] for part in await one.answers()] == ["a", "b"]
         assert {state for (state,) in database_of(one.claw).read("SELECT state FROM deliveries")} == {"sent"}
+
+
+@pytest.mark.parametrize("strangers", ["serve", "pair", "refuse"])
+async def test_what_people_say_among_themselves_is_none_of_the_bots_business(
+    tmp_path: Path, strangers: str
+) -> None:
+    async with workspace(tmp_path, [], strangers=strangers) as one:
+        for text in ("hello folks", "!help", "!remember x", "!approve", "!model"):
+            await one.say(text, thread_ts="9.1")
+        assert await one.answers(0) == [] and one.turns() == 0
+        assert database_of(one.claw).read("SELECT user_id FROM users") == [("owner",)]
 
 
 async def test_the_thread_goes_on_without_a_mention_and_other_threads_do_not_begin(tmp_path: Path) -> None:
@@ -317,6 +328,17 @@ async def test_a_stream_that_is_disturbed_anywhere_ends_as_one_whole_answer(
         )
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_thread_that_is_gone_gives_way_to_the_channel(tmp_path: Path, stream: bool) -> None:
+    async with workspace(tmp_path, [echo], stream=stream, typing=int(stream)) as one:
+        one.slack.faults += [
+            Fault(method, "error", "thread_not_found") for method in ("chat.startStream", "chat.postMessage")
+        ]
+        await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == ["echo: hi"]
+        assert [(shown.conversation, shown.thread) for shown in one.slack.shown] == [("C1", None)]
+
+
 @pytest.mark.parametrize(
     "code", ["channel_not_found", "not_in_channel", "is_archived", "invalid_auth", "msg_too_long"]
 )
@@ -402,6 +424,28 @@ async def test_a_button_decides_once_and_gives_way_to_the_decision(
         assert state == ("approved" if ok else "denied")
 
 
+async def test_a_question_that_a_restart_leaves_open_is_shown_once_and_answered_by_text(
+    tmp_path: Path,
+) -> None:
+    script = [call("memory_delete", memory_id="mem_x"), LLMResponse(text="done")]
+    async with SlackStandin(bot_user_id=BOT) as standin:
+        account = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": standin.url}
+        async with platform_claw(tmp_path, "slack", account, ScriptedProvider(script)) as (claw, http):
+            one = Workspace(claw, standin, http, "slack")
+            await one.say("forget it", channel="D1")
+            await standin.until(lambda: standin.shown)
+        [question] = standin.shown
+        short = question.raw["blocks"][1]["elements"][0]["value"].partition(":")[0][-6:]
+        assert f"!approve {short}" in question.raw["blocks"][0]["text"]
+        async with platform_claw(tmp_path, "slack", account, ScriptedProvider(script[1:])) as (claw, http):
+            one = Workspace(claw, standin, http, "slack")
+            await standin.until(lambda: standin.calls[-1][0] == "conversations.history")
+            await one.say("!approve", channel="D1", ts="1767225600.9", event_id="Ev9")
+            assert "done" in await one.answers()
+            await standin.until(lambda: len(question.raw["blocks"]) == 1)
+        assert sum("please confirm" in shown.text for shown in standin.shown) == 1
+
+
 @pytest.mark.parametrize("stored", [False, True])
 async def test_a_question_whose_arrival_is_not_known_is_looked_for_before_it_is_asked_again(
     tmp_path: Path, stored: bool
@@ -460,7 +504,7 @@ async def test_a_second_workspace_has_its_own_path_and_secret(tmp_path: Path) ->
         assert database_of(one.claw).read("SELECT channel FROM turns") == [("slack/acme",)]
         one.path = "slack"
         status, _ = await one.post("events", b"{}")
-        assert status in (401, 404)
+        assert status == 404
 
 
 async def test_strangers_get_a_pairing_code_once_where_they_are_not_served(tmp_path: Path) -> None:
@@ -700,6 +744,29 @@ async def test_a_compressed_body_is_refused_and_breaks_nothing(tmp_path: Path, e
         )
 
 
+async def test_a_body_that_is_said_to_be_as_it_is_is_read(tmp_path: Path) -> None:
+    async with workspace(tmp_path, []) as one:
+        assert await begin_post(one, b"{}", [("Content-Encoding", "Identity")]) == 401  # nobody signed it
+
+
+async def test_a_store_that_does_not_answer_lets_slack_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with workspace(tmp_path, [echo]) as one:
+
+        def broken(*_: Any) -> Any:
+            raise StorageError("disk I/O error")
+
+        event = {"type": "message", "user": "U1", "text": "hi", "channel": "D1", "ts": "1.1"}
+        about = {"type": "event_callback", "team_id": "T1", "event_id": "E1", "event": event}
+        body = json.dumps(about).encode()
+        with monkeypatch.context() as patch:
+            patch.setattr(database_of(one.claw), "read", broken)
+            assert (await one.post("events", body))[0] == 503
+        assert (await one.post("events", body))[0] == 200
+        assert await one.answers() == ["echo: hi"]
+
+
 @pytest.mark.parametrize("leaves", [False, True])
 async def test_a_body_that_never_ends_is_not_waited_for(
     tmp_path: Path, leaves: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -744,6 +811,8 @@ async def begin_post(
     try:
         async with asyncio.timeout(10):
             line = await reader.readline()
+            rest = (await reader.readuntil(b"\r\n\r\n")).lower() if line else b""
+            assert not line or b"content-length: 0\r\n" in rest  # nobody is told why
     except ConnectionResetError:
         line = b""
     writer.close()

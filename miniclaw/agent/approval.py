@@ -8,7 +8,7 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from miniclaw.agent.policy import Verdict, verdict_of
@@ -55,6 +55,8 @@ class Approval:
     expires_at: float
     summary: str = ""
     """What the tool says of the call, where it can."""
+    again: bool = False
+    """An earlier attempt asked it, so that the person may see it already."""
 
     def to_dict(self) -> dict[str, Any]:
         """As events and lists show it."""
@@ -109,7 +111,8 @@ class ApprovalDesk:
             return approval.state
         self._summaries[approval.approval_id] = summary  # for one that is asked again after a restart
         waiter = self._waiting.setdefault(approval.approval_id, asyncio.get_running_loop().create_future())
-        feed.emit("approval.requested", approval.to_dict())
+        again = {"again": True} if approval.again else {}
+        feed.emit("approval.requested", {**approval.to_dict(), **again})
         try:
             async with asyncio.timeout(max(0.0, approval.expires_at - self._clock())):
                 state = await asyncio.shield(waiter)
@@ -121,12 +124,20 @@ class ApprovalDesk:
         feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
         return state
 
-    async def decide(self, reference: str, user_id: str, decision: Decision) -> Approval:
-        """Answer a question by its id or short id; the first answer wins.
+    async def decide(
+        self, reference: str, user_id: str, decision: Decision, session_id: str | None = None
+    ) -> Approval:
+        """Answer a question by its id or short id, or the only one of a session; the first answer wins.
 
         Raises:
             ProtocolError: there is no such question that is open and this user's to answer.
         """
+        if not reference:
+            found = [one for one in await self.open_for(user_id) if one.session_id == session_id]
+            if len(found) > 1:
+                ids = ", ".join(one.short_id for one in found)
+                raise ProtocolError("bad_arguments", f"There are several open questions; name one: {ids}.")
+            reference = found[0].approval_id if found else ""
         state = _STATES.get(decision, "approved")
         approval = await self._decide(reference, user_id, decision, state)
         if approval is None:
@@ -186,7 +197,7 @@ class ApprovalDesk:
             )
             row = connection.execute(query, (turn.turn_id, digest, call.id)).fetchone()
             if row is not None:
-                return _approval(row, summary)
+                return replace(_approval(row, summary), again=True)
             approval_id = new_id("apr")
             values = (
                 *(approval_id, approval_id[-6:], turn.turn_id, turn.session_id, turn.user_id, call.id),

@@ -21,15 +21,23 @@ def question_text(question: dict[str, Any]) -> str:
 
     In no dialect it takes more than four bytes a character, since it is code, and ends with the commands.
     """
+    return f"需要确认 / please confirm: {_quoted(question, ABOUT_CHARS)}\n\n{_commands(question, '/')}"
+
+
+def question_markdown(question: dict[str, Any], *, sign: str = "") -> str:
+    """A question for channels that show Markdown above buttons.
+
+    Args:
+        question: see above.
+        sign: what commands begin with there, which can be typed as well; empty = the question is answered.
+    """
+    asked = f"**需要确认 / please confirm**\n{_quoted(question, ASKED_CHARS)}"
+    return f"{asked}\n\n{_commands(question, sign)}" if sign else asked
+
+
+def _commands(question: dict[str, Any], sign: str) -> str:
     short = str(question.get("short_id") or question["approval_id"])
-    return (
-        f"需要确认 / please confirm: {_quoted(question, ABOUT_CHARS)}\n\n/approve {short}  ·  /deny {short}"
-    )
-
-
-def question_markdown(question: dict[str, Any]) -> str:
-    """A question for channels that show Markdown above buttons."""
-    return f"**需要确认 / please confirm**\n{_quoted(question, ASKED_CHARS)}"
+    return f"{sign}approve {short}  ·  {sign}deny {short}"
 
 
 def _quoted(question: dict[str, Any], limit: int) -> str:

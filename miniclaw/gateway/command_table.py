@@ -77,16 +77,16 @@ class Cancel(Args):
 
 
 class Approve(Args):
-    """Yes to a question, and for how long."""
+    """Yes to a question, and for how long; the only one of the session when left out."""
 
-    approval_id: str
+    approval_id: str = ""
     scope: Literal["once", "session", "always"] = "once"
 
 
 class Deny(Args):
-    """No to a question."""
+    """No to a question; the only one of the session when left out."""
 
-    approval_id: str
+    approval_id: str = ""
     unattended: bool = False
     """Nobody is there to be asked; the model is told how the tool can be allowed."""
 

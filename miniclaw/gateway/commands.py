@@ -79,8 +79,8 @@ class Commands:
             raise ProtocolError("unknown_command", text)
         if has_unreadable((inbound.sender, inbound.account, payload.args)):
             raise ProtocolError("bad_message", "The command holds a lone surrogate or a NUL character.")
+        inbound = await self._c.turns.identify(inbound)  # first: who is ignored is not told a mistake either
         args = validate(command, payload)
-        inbound = await self._c.turns.identify(inbound)
         if command.queued:
             return await self._queue(inbound)
         action: Callable[[Inbound, Any], Awaitable[dict[str, Any]]] = getattr(self, f"_{payload.name}")
@@ -193,12 +193,12 @@ class Commands:
         return turn.user_id == user_id or (is_group and self._c.identities.is_admin(user_id))
 
     async def _approve(self, inbound: Inbound, args: Approve) -> dict[str, Any]:
-        approval = await self._c.desk.decide(args.approval_id, _user(inbound), args.scope)
+        approval = await self._c.desk.decide(args.approval_id, _user(inbound), args.scope, inbound.session_id)
         return {"approval_id": approval.approval_id, "decision": args.scope}
 
     async def _deny(self, inbound: Inbound, args: Deny) -> dict[str, Any]:
         decision: Decision = "unattended" if args.unattended else "deny"
-        approval = await self._c.desk.decide(args.approval_id, _user(inbound), decision)
+        approval = await self._c.desk.decide(args.approval_id, _user(inbound), decision, inbound.session_id)
         return {"approval_id": approval.approval_id, "decision": "deny"}
 
     async def _tools(self, inbound: Inbound, args: Tools) -> dict[str, Any]:

@@ -219,7 +219,7 @@ class _Reply:
         )
 
     async def _show_question(self, name: str, data: dict[str, Any]) -> None:
-        channel, approval_id = self._channel, data["approval_id"]
+        channel, approval_id, again = self._channel, data["approval_id"], bool(data.get("again"))
         if name == "approval.resolved":
             handle, question = self._asked.pop(approval_id, ("", {}))
             if handle and isinstance(channel, AsksApproval):
@@ -228,22 +228,24 @@ class _Reply:
             return
         await self._set_aside()
         if isinstance(channel, AsksApproval):
-            sent = await self._ask(approval_id, partial(channel.ask_approval, self._target, data))
+            sent = await self._ask(approval_id, partial(channel.ask_approval, self._target, data), again)
             if sent is not None:
                 self._asked[approval_id] = (sent, data)
             if sent is not None or not self._is_open(approval_id):
                 return
         for part, text in enumerate(channel.split(question_text(data))):
             key = f"{approval_id}.{part}"
-            await self._ask(approval_id, partial(channel.deliver, self._target, text, key=key))
+            await self._ask(approval_id, partial(channel.deliver, self._target, text, key=key), again)
 
-    async def _ask(self, approval_id: str, send: Callable[..., Awaitable[str | None]]) -> str | None:
+    async def _ask(
+        self, approval_id: str, send: Callable[..., Awaitable[str | None]], repeat: bool
+    ) -> str | None:
         """Send a question until it has arrived, for as long as it is open: nobody can answer what they do not see.
 
         What may have arrived is sent again as a repeat, as answers are. `None` where the platform gives no handle
         or does not take it at all.
         """
-        repeat, failures = False, 0
+        failures = 0
         while failures == 0 or self._is_open(approval_id):
             try:
                 async with asyncio.timeout(CALL_SECONDS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from miniclaw.agent.approval import Approval, ApprovalDesk, Decision, State
@@ -86,7 +87,8 @@ class RedisDesk(ApprovalDesk):
             "created_at": repr(moment),
             "expires_at": repr(moment + self._settings.timeout),
         }
-        return _approval(pairs(await self._link.call("ask", json.dumps(question))))
+        stands = _approval(pairs(await self._link.call("ask", json.dumps(question))))
+        return replace(stands, again=stands.approval_id != question["approval_id"])
 
     async def _expire(self, approval_id: str) -> State:
         return cast("State", await self._link.call("expire", approval_id) or "expired")

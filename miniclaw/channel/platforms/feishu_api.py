@@ -206,7 +206,7 @@ class FeishuApi:
                 ("✗ 拒绝 Deny", "deny", "danger"),
             )
         ]
-        content = _json(card(to_card(question_markdown(question)), *buttons))
+        content = _json(card(to_card(question_markdown(question, sign="/")), *buttons))
         return await self._send(target, "interactive", content, str(question["approval_id"]))
 
     async def close_approval(

@@ -81,8 +81,7 @@ class SlackApi:
         marked = MARK + text if repeat else text
         if target.url is not None and not key.startswith("apr_") and await self._respond(target.url, marked):
             return None
-        posted = await self._post(target, marked, key, key)
-        return f"{posted['channel']}:{posted['ts']}"
+        return await self._post(target, marked, key, key)
 
     async def begin_stream(
         self, target: ReplyTarget, text: str, *, key: str, known: KeepsHandle | None = None
@@ -96,8 +95,7 @@ class SlackApi:
             return None
         text = without_pings(text)[:UPDATE_LIMIT]
         if target.thread is None:
-            posted = await self._post(target, text, key, f"{key}.begin")
-            return f"{posted['channel']}:{posted['ts']}"
+            return await self._post(target, text, key, f"{key}.begin")
         body = {
             "channel": target.conversation,
             "thread_ts": target.thread,
@@ -111,8 +109,7 @@ class SlackApi:
             if not error.permanent:
                 raise
             # A workspace or channel that takes no streams.
-            posted = await self._post(target, text, key, f"{key}.begin")
-            return f"{posted['channel']}:{posted['ts']}"
+            return await self._post(target, text, key, f"{key}.begin")
         handle = f"{STREAMED}{target.conversation}:{begun['ts']}"
         self._shown[handle] = text
         return handle
@@ -150,7 +147,7 @@ class SlackApi:
         key = str(question["approval_id"])
         if repeat and (found := await self._find(target, key)) is not None:
             return found
-        about = (MARK if repeat else "") + without_pings(question_markdown(question))
+        about = (MARK if repeat else "") + without_pings(question_markdown(question, sign="!"))
         buttons = [
             _button(label, f"miniclaw_{value}", f"{key}:{value}", style)
             for label, value, style in (
@@ -160,9 +157,8 @@ class SlackApi:
             )
         ]
         blocks = [{"type": "markdown", "text": about}, {"type": "actions", "elements": buttons}]
-        body = {**_at(target), "text": about[:1000], "blocks": blocks, "metadata": _metadata(key)}
-        posted = await self._call("chat.postMessage", body)
-        return f"{posted['channel']}:{posted['ts']}"
+        body = {"text": about[:1000], "blocks": blocks, "metadata": _metadata(key)}
+        return await self._say(target, body)
 
     async def close_approval(
         self, target: ReplyTarget, handle: str, question: dict[str, Any], decision: str
@@ -179,16 +175,27 @@ class SlackApi:
             raise DeliveryError("the file is not on one of Slack's hosts", permanent=True)
         return await self._client.download(file.url, headers=self._headers(), max_bytes=max_bytes)
 
-    async def _post(self, target: ReplyTarget, text: str, key: str, message: str) -> dict[str, Any]:
+    async def _post(self, target: ReplyTarget, text: str, key: str, message: str) -> str:
         """Post a text of a delivery, to be found by its key; no two that differ are the same `message`."""
         body = {
-            **_at(target),
             "markdown_text": text,
             "unfurl_links": False,
             "client_msg_id": str(uuid.uuid5(uuid.NAMESPACE_OID, message)),
             "metadata": _metadata(key),
         }
-        return await self._call("chat.postMessage", body)
+        return await self._say(target, body)
+
+    async def _say(self, target: ReplyTarget, body: dict[str, Any]) -> str:
+        """The handle of what is posted, into the channel itself where its thread is gone."""
+        sent = {"channel": target.conversation, "thread_ts": target.thread, **body}
+        try:
+            posted = await self._call("chat.postMessage", sent)
+        except DeliveryError as error:
+            if not str(error).endswith(": thread_not_found"):
+                raise
+            logger.info("the thread %s is gone; the reply goes into the channel", target.thread)
+            posted = await self._call("chat.postMessage", {**sent, "thread_ts": None})
+        return f"{posted['channel']}:{posted['ts']}"
 
     async def _finish(self, handle: str, text: str, key: str) -> None:
         """End a stream and let the message say exactly `text`, to be found by this key from now on."""
@@ -255,10 +262,7 @@ class SlackApi:
         url = f"{self._settings.api_base.rstrip('/')}/{method}"
         given = {key: value for key, value in body.items() if value is not None}
         if form:
-            texts = {
-                key: str(value).lower() if isinstance(value, bool) else str(value)
-                for key, value in given.items()
-            }
+            texts = {key: "true" if value is True else str(value) for key, value in given.items()}
             response = await self._client.call("POST", url, data=texts, headers=self._headers())
         else:
             response = await self._client.call("POST", url, json=given, headers=self._headers())
@@ -275,10 +279,6 @@ class SlackApi:
         if error in AGAIN:
             raise DeliveryError(f"{method}: {error}", retry_after=RATE_LIMIT_SECONDS)
         raise DeliveryError(f"{method}: {error}", permanent=error not in UNSURE, unknown=error in UNSURE)
-
-
-def _at(target: ReplyTarget) -> dict[str, Any]:
-    return {"channel": target.conversation, "thread_ts": target.thread}
 
 
 def _metadata(key: str) -> dict[str, Any]:
