@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from miniclaw.channel.markup import parts_of, split_markdown
+from miniclaw.channel.markup import parts_of, scanned, split_markdown
 
 BLOCKS = MarkdownIt("commonmark")
 LINES = st.sampled_from(
@@ -170,3 +170,43 @@ def test_a_short_text_is_one_part_as_it_is() -> None:
 def test_hostile_texts_are_split_in_linear_steps(hostile: str) -> None:
     parts = split_markdown(hostile, 4000)
     assert all(len(part) <= 4000 for part in parts)
+
+
+PIECES = st.sampled_from(
+    [
+        "Some words, `code` and **more** of them.",
+        "# A head",
+        "- an item\n- another\n  that goes on\n  - one below",
+        "1. first\n2. second",
+        "| a | b |\n|---|---|\n| 1 | 2 |",
+        "> quoted\n> words",
+        "```python\nx = 1\n\n- ```\n> ```\n    ```\n# no head\n```",
+        "~~~ text\n```\n~~~~",
+        "- item\n\n  ```sh\n  ls\n\n  ls\n  ```\n- next",
+        "1. item\n   - ```js\n     f()\n     ```\n   - last",
+        "> ```c\n> int x;\n>\n> ```\n> said",
+        "> ```\n> open to the end of the quotation",
+        "- ```\n  open to the end of the list",
+        "    ```\n    indented code",
+        "``` no `fence\nwords",
+    ]
+)
+
+
+@given(pieces=st.lists(PIECES, max_size=12))
+def test_usual_markdown_has_the_same_fences_line_by_line_as_by_the_parser(pieces: list[str]) -> None:
+    text = "\n\nThen:\n\n".join(pieces)
+    tokens = [token for token in BLOCKS.parse(text) if token.type == "fence"]
+    expected = [(*(token.map or ()), token.markup, token.info) for token in tokens]
+    assert list(scanned(text.split("\n"))) == expected
+
+
+@settings(max_examples=6)
+@given(pieces=st.lists(PIECES, min_size=3, max_size=6, unique=True))
+def test_a_code_block_of_a_long_usual_text_is_closed_and_opened_again(pieces: list[str]) -> None:
+    before = "\n\n".join(pieces * (60_000 // len("".join(pieces))))
+    code = "x = 1  # a line of code of usual length\n" * 900
+    parts = split_markdown(f"{before}\n\nThen:\n\n```python\n{code}```\n", 11_000)
+    last = [part for part in parts if "a line of code of usual length" in part]
+    assert len(last) > 2 and not any(map(is_open, last))
+    assert all(part.startswith("```python\n") for part in last[1:])

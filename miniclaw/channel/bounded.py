@@ -12,8 +12,10 @@ from markdown_it.token import Token
 
 __all__ = ["bounded", "parsed"]
 
-STEPS: Final = 5000
-"""Of one text: about 40 KB of usual Markdown, and a tenth of a second of the worst."""
+STEPS: Final = (5000, 10_000)
+"""Of one text, at least and at most: 20 to 80 KB of usual Markdown, and 0.2 s of the worst."""
+CHARS: Final = 2
+"""Of a text for one step; usual Markdown takes a step for every two to ten."""
 _LEFT: Final = "steps_left"
 _BLOCK: Final = 3
 _LINK: Final = 6
@@ -31,7 +33,7 @@ def bounded(parser: MarkdownIt) -> MarkdownIt:
 
 def parsed(parser: MarkdownIt, text: str) -> Sequence[Token] | None:
     """The tokens of a text; `None` where it would take too long."""
-    left = {_LEFT: STEPS}
+    left = {_LEFT: min(max(STEPS[0], len(text) // CHARS), STEPS[1])}
     tokens = parser.parse(text, left)
     return tokens if left[_LEFT] > 0 else None
 

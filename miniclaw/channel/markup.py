@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Final
 
 from markdown_it import MarkdownIt
@@ -19,10 +20,15 @@ LONGEST_INFO: Final = 40
 """Characters of a fence's language that are repeated in the next part."""
 LONGEST_PREFIX: Final = 40
 """Characters before a fence's marks; a block that is in more lists and quotations is cut as it is."""
+LONGEST_LEAD: Final = 200
+"""Characters of lists and quotations before a fence's marks that are read where a text is read line by line."""
 
 _BLOCKS = bounded(MarkdownIt("commonmark", {"html": False}).disable(["inline", "reference"]))
 _LINE_END = re.compile(r"\r\n?|\n")
 _MARKER = re.compile(r"[^>\t]")
+_LEAD = re.compile(r"(?:[ \t>]|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t]))*")
+_INSIDE = re.compile(r"[ \t>]*")
+_MARKS = re.compile(r"(`{3,}|~{3,})([^\r\n]*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,23 +72,33 @@ def parts_of(text: str, limit: int, *, measure: Callable[[str], int] = len) -> l
     if measure(text) <= limit:
         return [("", text, "")]
     fences = _fences(text)
-    added = max((measure(f"{fence.head(in_line=True)}\n{fence.tail}") for fence in fences), default=0)
+    lines = {f"{fence.head(in_line=True)}\n{fence.tail}" for fence in fences}
+    added = max(map(measure, lines), default=0)
+    starts = [fence.start for fence in fences]
+
+    def around(place: int) -> _Fence | None:
+        number = bisect_left(starts, place) - 1
+        return fences[number] if number >= 0 and place < fences[number].end else None
+
     parts: list[tuple[str, str, str]] = []
     position = 0
     for end in accumulate(map(len, split_text(text, limit - added, measure=measure))):
-        ending = next((fence for fence in fences if fence.end == end + 1), None)
-        if ending is not None and measure(text[end : ending.behind]) <= measure(f"\n{ending.tail}"):
+        ending = around(end)
+        if (
+            ending is not None
+            and ending.end == end + 1
+            and measure(text[end : ending.behind]) <= measure(f"\n{ending.tail}")
+        ):
             # The line that closes a block goes along, in the place of what would be added.
             end = ending.behind
         if end <= position:
             continue
         part = text[position:end]
-        opened = next((fence for fence in fences if fence.start < position < fence.end), None)
-        closed = next((fence for fence in fences if fence.start < end < fence.end), None)
+        opened, closed = around(position), around(end)
         if opened is not None:
             head = opened.head(in_line=text[position - 1] not in "\r\n")
         else:
-            head = _list_before(text, position, end, fences)
+            head = _list_before(text, position, end, fences[bisect_left(starts, position) :][:1])
         line = "" if closed is None or part.endswith(("\r", "\n")) else "\n"
         parts.append((head, part, line + closed.tail if closed else ""))
         position = end
@@ -90,29 +106,71 @@ def parts_of(text: str, limit: int, *, measure: Callable[[str], int] = len) -> l
 
 
 def _fences(text: str) -> list[_Fence]:
-    """The fenced blocks, also those in lists and quotations, as CommonMark has them; none of a hostile text."""
+    """The fenced blocks, also those in lists and quotations, as CommonMark has them.
+
+    A text that would take too long is read line by line, which for usual Markdown finds the same.
+    """
     lines = [0, *(match.end() for match in _LINE_END.finditer(text)), len(text)]
+    tokens = parsed(_BLOCKS, text)
+    if tokens is None:
+        blocks = list(scanned([text[start:end] for start, end in pairwise(lines)]))
+    else:
+        fenced = [token for token in tokens if token.type == "fence"]
+        blocks = [(one.map[0], one.map[1], one.markup, one.info) for one in fenced if one.map]
     found: list[_Fence] = []
-    for token in parsed(_BLOCKS, text) or ():
-        if token.type != "fence" or token.map is None:
-            continue
-        first, end = token.map
+    for first, end, markup, info in blocks:
         opening = text[lines[first] : lines[first + 1]]
-        prefix = _MARKER.sub(" ", opening[: opening.index(token.markup)])
+        prefix = _MARKER.sub(" ", opening[: opening.index(markup)])
         if len(prefix) > LONGEST_PREFIX:
             continue
         last = text[lines[end - 1] : lines[end]].strip("> \t\r\n")
-        is_closed = end - 1 > first and last.startswith(token.markup) and not last.strip(token.markup[0])
+        is_closed = end - 1 > first and last.startswith(markup) and not last.strip(markup[0])
         until = lines[end - 1] + 1 if is_closed else lines[end]  # a cut just before its last line is in it
-        info = token.info.strip()[:LONGEST_INFO]
-        marks = token.markup[:LONGEST_INFO]
+        marks, info = markup[:LONGEST_INFO], info.strip()[:LONGEST_INFO]
         found.append(_Fence(lines[first + 1] - 1, until, lines[end], marks, info, prefix))
     return found
 
 
-def _list_before(text: str, position: int, end: int, fences: list[_Fence]) -> str:
+def scanned(lines: Sequence[str]) -> Iterator[tuple[int, int, str, str]]:
+    """First line, line behind the last, marks and language of each fenced block, in linear time.
+
+    What a block is in is known by how far its lines are indented and by how many `>` they begin with.
+    """
+    marks, info, first, quotes, room, base = "", "", 0, 0, 0, 0
+    for number, line in enumerate(lines):
+        if marks:
+            lead, said = _split(_INSIDE, line)
+            if lead.count(">") >= quotes and (not said or len(lead) >= room):
+                is_last = said.startswith(marks) and not said.strip(marks[0])
+                if is_last and lead.count(">") == quotes and len(lead) - base <= 3:
+                    yield first, number + 1, marks, info
+                    marks = ""
+                continue
+            yield first, number, marks, info  # its quotation or list ends before it is closed
+            marks = ""
+        lead, said = _split(_LEAD, line)
+        if not said:
+            continue
+        room = len(lead) if lead.strip("> ") else min(room, len(lead))
+        base = max(room, lead.rfind(">") + 2 if ">" in lead else 0)
+        opening = _MARKS.fullmatch(said)
+        if opening is not None and len(lead) - base <= 3 and not (said[0] == "`" and "`" in opening[2]):
+            marks, info = opening.groups()
+            first, quotes = number, lead.count(">")
+    if marks:
+        yield first, len(lines), marks, info
+
+
+def _split(pattern: re.Pattern[str], line: str) -> tuple[str, str]:
+    """What a line is in, in columns, and what it says."""
+    found = pattern.match(line, 0, LONGEST_LEAD)
+    end = found.end() if found is not None else 0
+    return line[:end].expandtabs(4), line[end:].strip()
+
+
+def _list_before(text: str, position: int, end: int, following: Sequence[_Fence]) -> str:
     """A list item that goes on, where the next fence would be indented code without the list that it is in."""
-    fence = next((fence for fence in fences if fence.start >= position), None)
+    fence = following[0] if following else None
     if fence is None or fence.start >= end or position == 0:
         return ""
     quoted, width = _indented(fence.prefix)
