@@ -493,7 +493,7 @@ async def test_words_behind_approve_break_no_connection(tmp_path: Path) -> None:
             texts = {
                 "/approve don't do it": "bad_arguments",
                 "/approve abc": "approval_not_found",
-                "/deny": "bad_arguments",
+                "/deny": "approval_not_found",
             }
             for text, code in texts.items():
                 msg_id = f"m{len(text)}"
