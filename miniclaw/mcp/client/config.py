@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -25,9 +26,16 @@ SECRET_LENGTH: Final = 8
 
 
 class _Lenient(BaseModel):
-    """Keys of other hosts are passed over; ours are written as theirs are."""
+    """Keys of other hosts are passed over; ours are written as theirs are, and a number for a text is one."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True, alias_generator=to_camel, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="ignore",
+        frozen=True,
+        alias_generator=to_camel,
+        populate_by_name=True,
+        coerce_numbers_to_str=True,
+        allow_inf_nan=False,
+    )
 
 
 class Login(_Lenient):
@@ -62,8 +70,8 @@ class ServerConfig(_Lenient):
     """The only tools that are taken from it; all when left out."""
 
     def directories(self) -> list[Path]:
-        """The directories that the command line names."""
-        return [path for path in map(Path, self.args) if path.is_absolute() and path.is_dir()]
+        """The directories that the command line names; what cannot be looked at is none."""
+        return [path for path in map(Path, self.args) if path.is_absolute() and os.path.isdir(path)]
 
     def masked(self, text: str) -> str:
         """A text that the server may have had its say in, without what `env` and `headers` gave it."""
@@ -76,8 +84,10 @@ class ServerConfig(_Lenient):
     def _one_of_both(self) -> ServerConfig:
         if bool(self.command) == bool(self.url):
             raise ValueError("give either `command` or `url`")
-        if self.url and not self.url.startswith(("http://", "https://")):
-            raise ValueError("`url` must begin with http:// or https://")
+        if self.url and not self.disabled:
+            parts = urlsplit(self.url)
+            if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+                raise ValueError("`url` must begin with http:// or https:// and name a host")
         if self.type == "sse":
             raise ValueError(
                 "the old transport `sse` is not spoken; most servers offer `http` at /mcp as well"
@@ -108,7 +118,8 @@ def read_servers(path: Path, environ: Mapping[str, str] = os.environ) -> ServerL
     broken: dict[str, str] = {}
     for name, entry in _entries(_load(path)).items():
         try:
-            servers[name] = ServerConfig.model_validate(_expand(entry, environ))
+            is_off = isinstance(entry, dict) and entry.get("disabled") is True
+            servers[name] = ServerConfig.model_validate(entry if is_off else _expand(entry, environ))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(map(str, first["loc"]))
@@ -144,11 +155,13 @@ def set_disabled(path: Path, name: str, *, is_disabled: bool) -> None:
 def _load(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
+        # Escapes that are half a character can be neither printed nor written: they become `?`.
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
     except FileNotFoundError:
         return {}
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be read: {error.strerror}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"`{path}` is not JSON: {error}.") from error
     if not isinstance(value, dict):
         raise ConfigError(f"`{path}` must be an object with `mcpServers`.")

@@ -88,16 +88,21 @@ class Servers:
             except ConfigError as error:
                 self._broken = {FILE: str(error)}
                 return
-            self._broken = found.broken
+            self._broken = broken = dict(found.broken)
             gone = [name for name, owner in self._owners.items() if found.servers.get(name) != owner.config]
             await asyncio.gather(*(self._owners.pop(name).stop() for name in gone))
             for name, config in found.servers.items():
-                if name not in self._owners:
-                    owner = Owner(
-                        name, config, self._registry, self._hosts(name, config), self._data_dir, self._make
-                    )
-                    self._owners[name] = owner
-                    owner.start()
+                if name in self._owners:
+                    continue
+                try:
+                    hosts = self._hosts(name, config)
+                    owner = Owner(name, config, self._registry, hosts, self._data_dir, self._make)
+                except Exception as error:  # boundary: one server's entry is not the others'
+                    logger.exception("MCP server %s cannot be set up", name)
+                    broken[name] = f"{FILE}: {name}: {type(error).__name__} inside miniclaw; see the log."
+                    continue
+                self._owners[name] = owner
+                owner.start()
 
     def _hosts(self, name: str, config: ServerConfig) -> Hosts:
         # A server that is told of roots keeps to them alone, so what its own command line names is among them.
