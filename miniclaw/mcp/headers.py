@@ -21,7 +21,7 @@ NAMED: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "
 _SENTINEL: Final = re.compile(r"=\?base64\?(.*)\?=", re.DOTALL)
 _PLAIN: Final = re.compile(r"[\x20-\x7e]*")
 _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_SCALARS: Final = frozenset({"string", "integer", "boolean"})
+_SCALARS: Final = ("string", "integer", "boolean")
 
 
 def encode_value(value: str) -> str:

@@ -21,6 +21,8 @@ __all__ = ["MCPClient"]
 logger = logging.getLogger(__name__)
 
 MAX_PAGES: Final = 1000
+MAX_ROWS: Final = 5000
+"""Things of one list, and pages of it, that are read."""
 
 
 class MCPClient(Connection):
@@ -123,9 +125,9 @@ class MCPClient(Connection):
             cursor = result.get("nextCursor")
             if not isinstance(cursor, str):
                 return found
-            if cursor in seen:
+            if cursor in seen or len(found) >= MAX_ROWS:
                 break
             seen.add(cursor)
             params = {"cursor": cursor}
-        logger.warning("%s: `%s` has no end; the first %d pages are used", self, method, len(seen))
-        return found
+        logger.warning("%s: `%s` has no end; the first %d are used", self, method, len(found[:MAX_ROWS]))
+        return found[:MAX_ROWS]

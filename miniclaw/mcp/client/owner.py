@@ -41,6 +41,8 @@ SETTLE_SECONDS: Final = 0.1
 """How long changes of a list are collected before it is read anew."""
 READY_SECONDS: Final = 10.0
 """How long a call waits for a server that is just being started again."""
+MAX_TOOLS: Final = 256
+"""Of one server; every tool is told to the model in every turn."""
 
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -110,6 +112,7 @@ class Owner:
         self._changed = asyncio.Event()
         self._listed: list[dict[str, Any]] = []
         self._names: list[str] = []
+        self._left_out = ""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -125,7 +128,7 @@ class Owner:
             self._task.cancel()
             await asyncio.wait({self._task})
         self._state = "off"
-        self._offer([])
+        self._offer([], [])
 
     def status(self) -> dict[str, Any]:
         """How it is."""
@@ -134,7 +137,7 @@ class Owner:
             "state": self._state,
             "version": self._client.version if self._client is not None else "",
             "tools": list(self._names),
-            "error": self._error,
+            "error": self._error or self._left_out,
             "restarts": max(self._restarts, 0),
         }
 
@@ -206,7 +209,7 @@ class Owner:
             call_seconds=config.call_seconds,
             changed=self._note,
         ) as client:
-            self._offer(await client.list_tools())
+            await self._list(client)
             self._client, self._state, self._error = client, "ready", ""
             self._ready.set()
             self.tried.set()
@@ -215,7 +218,7 @@ class Owner:
                 while not ended.done():
                     await self._until(ended)
                     if not ended.done():
-                        self._offer(await client.list_tools())
+                        await self._list(client)
             finally:
                 self._client = None
                 ended.cancel()
@@ -237,21 +240,40 @@ class Owner:
         if what == "tools":
             self._changed.set()
 
-    def _offer(self, listed: Sequence[dict[str, Any]]) -> None:
+    async def _list(self, client: MCPClient) -> None:
+        """Read the list, and offer it if it is another one."""
+        wanted = [tool for tool in await client.list_tools() if self._is_wanted(tool)]
+        with contextlib.suppress(RecursionError):  # too deep to be compared
+            if wanted == self._listed:
+                return
+        # Names that need no change come first, so that another's change cannot take them.
+        first = sorted(wanted[:MAX_TOOLS], key=lambda tool: not _PLAIN.fullmatch(tool["name"]))
+        made = await asyncio.to_thread(lambda: list(filter(None, map(self._made, first))))
+        self._left_out = ""
+        if len(made) < len(wanted):
+            self._left_out = f"Only {len(made):,} of its {len(wanted):,} tools are used; the log says why."
+            logger.warning("MCP server %s: at most %d tools; %s", self._name, MAX_TOOLS, self._left_out)
+        self._offer(wanted, made)
+
+    def _made(self, tool: dict[str, Any]) -> RemoteTool | None:
+        try:
+            return RemoteTool(self, "", server_name=self._name, listed=tool, is_trusted=self.config.trusted)
+        except Exception:  # boundary: one tool's fault is not the others'
+            logger.exception("MCP server %s: the tool %.100s is left out", self._name, tool.get("name"))
+            return None
+
+    def _offer(self, wanted: list[dict[str, Any]], made: Sequence[RemoteTool]) -> None:
         """Put these tools in the place of the former ones, in one step."""
-        wanted = [tool for tool in listed if self._is_wanted(tool)]
-        if wanted == self._listed:
-            return
         for name in self._names:
             self._registry.remove(name)
         self._listed, self._names = wanted, []
-        # Names that need no change come first, so that another's change cannot take them.
-        for tool in sorted(wanted, key=lambda tool: not _PLAIN.fullmatch(tool["name"])):
-            name = fit_name(self._name, tool["name"], lambda name: self._registry.find(name) is not None)
-            one = RemoteTool(self, name, server_name=self._name, listed=tool, is_trusted=self.config.trusted)
+        for one in made:
+            one.name = fit_name(
+                self._name, one.remote_name, lambda name: self._registry.find(name) is not None
+            )
             try:
                 self._registry.register(one)
-                self._names.append(name)
+                self._names.append(one.name)
             except ConfigError as error:
                 logger.error("MCP server %s: %s", self._name, error)
 

@@ -72,7 +72,8 @@ class RemoteTool(Tool):
         annotations = listed.get("annotations")
         hints = annotations if isinstance(annotations, dict) else {}
         text = listed.get("description") or hints.get("title") or listed.get("title") or self.remote_name
-        self.description = str(text)[:DESCRIPTION_CHARS]
+        text = str(text)[:DESCRIPTION_CHARS]
+        self.description = text.encode("utf-8", "replace").decode()  # half a character cannot be sent
         self.parameters = fit_schema(listed.get("inputSchema"))
         only_reads = is_trusted and hints.get("readOnlyHint") is True
         self.risk = "read" if only_reads else "write"
