@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from miniclaw.errors import ConfigError
-from miniclaw.mcp.client import owner
+from miniclaw.errors import ConfigError, MCPError, MCPUnavailable
+from miniclaw.mcp.client import MCPClient, http, link, owner
 from miniclaw.mcp.client.config import ServerConfig, read_servers, set_disabled
 from miniclaw.mcp.client.fit import MAX_BYTES, MAX_DEPTH, fit_name, fit_schema
+from miniclaw.mcp.client.http import HttpLink
+from miniclaw.mcp.client.questions import MAX_SAMPLES, Questions
 from miniclaw.mcp.client.servers import Servers
 from miniclaw.mcp.client.tools import RemoteTool
+from miniclaw.tools.context import ToolContext
 from miniclaw.tools.registry import ToolRegistry
-from tests.support.mcp_servers import program, until, write_config
+from tests.support.mcp_servers import client_of, program, serve_http, text_of, until, write_config
 
 # --- the file ---------------------------------------------------------------------------------------------
 
@@ -140,3 +146,121 @@ def tools(message):
     await servers.stop()
     assert row["tools"] == ["mcp__fake__t0", "mcp__fake__t2"]
     assert row["error"].startswith("Only 2 of its 5 tools") and "t1 is left out" in caplog.text
+
+
+# --- messages ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("discovered", ["5", "'2026'", "[1]", "[{}]"])
+async def test_messages_that_are_wrong_lose_none_that_come_with_them(discovered: str, tmp_path: Path) -> None:
+    body = (
+        f"def discover(message): reply(message, supportedVersions={discovered}, capabilities=3)"
+        + """
+def call(message):
+    notes = [{"method": "notifications/cancelled", "params": {"requestId": one}} for one in ([1], {}, None)]
+    notes += [{"id": {"a": 1}, "result": {}}, {"method": "notifications/progress", "params": {}}]
+    answer = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": [{"type": "text", "text": "ok"}]}}
+    sys.stdout.write("".join(json.dumps({"jsonrpc": "2.0", **one}) + "\\n" for one in notes))
+    print(json.dumps([5, answer]), flush=True)
+"""
+    )
+    async with client_of(program(tmp_path, body), call_seconds=5.0) as client:
+        assert text_of(await client.call_tool("say")) == "ok"
+
+
+async def test_a_message_of_too_many_values_fails_its_call_at_once_and_a_long_text_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "MAX_VALUES", 1000)
+    body = """
+def call(message):
+    if message["params"]["name"] == "say":
+        return text(message, '",\\\\[{' * 9000)
+    reply(message, content=[[]] * 9000)
+"""
+    async with client_of(program(tmp_path, body)) as client:
+        with pytest.raises(MCPUnavailable, match="more than 1,000 values"):
+            await client.call_tool("many")
+        assert len(text_of(await client.call_tool("say"))) == 45_000
+
+
+async def answer(request: web.Request, kind: str, asked: list[str]) -> web.StreamResponse:
+    """A server that does one thing wrong in its calls."""
+    asked.append(request.method)
+    if request.method == "DELETE" or (request.method == "GET" and "Last-Event-ID" not in request.headers):
+        return web.Response(status=405)
+    message = await request.json() if request.method == "POST" else {"method": "tools/call"}
+    result: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {}, "content": []}
+    if message["method"] == "tools/call":
+        match kind:
+            case "compressed":
+                body = gzip.compress(
+                    json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": {}}).encode()
+                )
+                return web.Response(body=body, headers={"Content-Encoding": "gzip"})
+            case "moved":
+                return web.Response(status=307, headers={"Location": f"/{len(asked)}"})
+            case "nowhere":
+                return web.Response(status=307, headers={"Location": "http://[::1"})
+            case "empty":
+                text = f"id: e{len(asked)}\nretry: 0\ndata:\n\n"
+                return web.Response(text=text, content_type="text/event-stream")
+    elif message["method"] == "server/discover" or "id" not in message:
+        return web.Response(status=400 if "id" in message else 202)
+    return web.json_response({"jsonrpc": "2.0", "id": message["id"], "result": result})
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected", "requests"),
+    [
+        ("compressed", "compressed answers", 1),
+        ("moved", "on and on", 6),
+        ("nowhere", "no address", 1),
+        ("empty", "without an answer", 6),
+    ],
+)
+async def test_a_server_at_a_url_that_leads_on_and_on_is_left(
+    kind: str, expected: str, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "IDLE_SECONDS", 0.01)
+    asked: list[str] = []
+    async with (
+        serve_http(partial(answer, kind=kind, asked=asked)) as url,
+        MCPClient(lambda: HttpLink(f"{url}/mcp"), start_seconds=5.0, call_seconds=5.0) as client,
+    ):
+        await until(lambda: "GET" in asked)
+        asked.clear()
+        with pytest.raises(MCPUnavailable, match=expected):
+            await client.call_tool("say")
+        assert len(asked) >= requests and asked.count("POST") <= 6
+
+
+# --- questions --------------------------------------------------------------------------------------------
+
+
+async def test_the_budget_of_a_turn_is_its_own_and_nobody_samples_outside_one() -> None:
+    async def model(messages: list[dict[str, Any]]) -> tuple[str, str]:
+        return "four", "m"
+
+    async def agreed(*shown: object) -> bool:
+        return True
+
+    questions = Questions(model)
+    ask = {"messages": [{"role": "user", "content": {"type": "text", "text": "2+2?"}}]}
+
+    def host(turn: str | None) -> Any:
+        place: Any = {"user_id": "u", "scope": "u", "session_id": "s", "workspace": Path("w")}
+        return questions.host("s", (), turn and ToolContext(turn_id=turn, confirm=agreed, **place))  # type: ignore[arg-type]
+
+    for _ in range(MAX_SAMPLES):
+        for turn in ("a", "b"):
+            await host(turn).answer("sampling/createMessage", ask)
+        with pytest.raises(MCPError, match="Outside a turn"):
+            await host(None).answer("sampling/createMessage", ask)
+    for turn in ("a", "b"):
+        with pytest.raises(MCPError, match="enough"):
+            await host(turn).answer("sampling/createMessage", ask)
+    wrong: list[Any] = [5, "x", [{}]]
+    for required in wrong:
+        with pytest.raises(MCPError, match="list of names"):
+            await host("a").answer("elicitation/create", {"requestedSchema": {"required": required}})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 
@@ -12,7 +12,7 @@ from miniclaw.errors import MCPError, MCPUnavailable
 from miniclaw.mcp.client.events import MOST_BYTES
 from miniclaw.mcp.client.link import error_of
 
-__all__ = ["body_of", "place", "refusal", "retry_after", "why"]
+__all__ = ["body_of", "check_plain", "moved_to", "place", "refusal", "retry_after", "why"]
 
 
 async def body_of(response: aiohttp.ClientResponse) -> bytes:
@@ -31,6 +31,39 @@ async def body_of(response: aiohttp.ClientResponse) -> bytes:
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise MCPUnavailable(f"The answer was cut: {why(error)}.") from error
     return b"".join(parts)
+
+
+def check_plain(response: aiohttp.ClientResponse) -> None:
+    """Refuse a compressed body: what is small on the way could be of any size here.
+
+    Raises:
+        MCPUnavailable: it is compressed.
+    """
+    if response.status < 400 and response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        response.close()
+        where = place(str(response.url))
+        raise MCPUnavailable(f"{where} sends compressed answers, though it was asked not to.")
+
+
+def moved_to(base: str, url: str, response: aiohttp.ClientResponse) -> str | None:
+    """Where a request is sent on to; only on the same origin as `base`, so that no token goes elsewhere.
+
+    Raises:
+        MCPUnavailable: it is elsewhere, or no address.
+    """
+    if response.status not in (307, 308):
+        return None
+    try:
+        target = urljoin(url, response.headers.get("Location", ""))
+        is_same = urlsplit(target)[:2] == urlsplit(base)[:2]
+    except ValueError as error:
+        raise MCPUnavailable(f"{place(url)} moved to what is no address.") from error
+    if not is_same or target == url:
+        raise MCPUnavailable(
+            f"The server moved to {place(target)}; if that is right, set it as its `url`.",
+            status=response.status,
+        )
+    return target
 
 
 def refusal(response: aiohttp.ClientResponse, body: bytes) -> MCPError:

@@ -208,7 +208,8 @@ class Calls:
         elif message.method == PROGRESS:
             self._progress(message.params)
         elif message.method == CANCELLED:
-            asked = self._asked.get(message.params.get("requestId", ""))
+            number = message.params.get("requestId")
+            asked = self._asked.get(number) if isinstance(number, str | int) else None
             if asked is not None:
                 asked.cancel()
         elif message.method == "notifications/message":

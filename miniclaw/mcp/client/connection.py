@@ -167,13 +167,13 @@ class Connection:
                 return False
             except MCPError as error:
                 supported = (error.data or {}).get("supported")
-                if error.code == UNSUPPORTED_VERSION and MODERN in (supported or ()):
+                if error.code == UNSUPPORTED_VERSION and _names_modern(supported):
                     continue
                 return False
             break
         else:
             return False
-        if MODERN not in (result.get("supportedVersions") or ()):
+        if not _names_modern(result.get("supportedVersions")):
             return False
         meta = result.get("_meta")
         info = meta.get(META_SERVER) if isinstance(meta, dict) else None
@@ -261,6 +261,10 @@ class Connection:
             wanted = self.mirrors.get(str(params.get("name")), {})
             headers |= mirrored_headers(wanted, params.get("arguments") or {})
         return headers
+
+
+def _names_modern(versions: object) -> bool:
+    return isinstance(versions, list) and MODERN in versions
 
 
 def _is_refusal(status: int | None) -> bool:

@@ -12,7 +12,7 @@ from miniclaw.errors import MCPUnavailable
 
 __all__ = ["MOST_BYTES", "Event", "EventReader"]
 
-MOST_BYTES: Final = 64 * 1024 * 1024
+MOST_BYTES: Final = 32 * 1024 * 1024
 """What one event may have."""
 
 
@@ -41,6 +41,12 @@ class EventReader:
         self._name = ""
         self._data: list[bytes] = []
         self._is_start = True
+
+    def again(self) -> EventReader:
+        """A reader for a new connection of the same stream."""
+        fresh = EventReader()
+        fresh.last_id, fresh.retry = self.last_id, self.retry
+        return fresh
 
     def feed(self, chunk: bytes) -> list[Event]:
         """The events that a chunk completes.

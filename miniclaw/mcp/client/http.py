@@ -12,14 +12,13 @@ import logging
 import random
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final, Protocol
-from urllib.parse import urljoin, urlsplit
 
 import aiohttp
 
 from miniclaw.errors import MCPError, MCPUnavailable
-from miniclaw.mcp.client.answers import body_of, place, refusal, retry_after, why
+from miniclaw.mcp.client.answers import body_of, check_plain, moved_to, place, refusal, retry_after, why
 from miniclaw.mcp.client.events import EventReader
-from miniclaw.mcp.client.link import Link, read_messages
+from miniclaw.mcp.client.link import Link
 from miniclaw.mcp.protocol import MODERN, MessageId, Request, encode_request
 
 __all__ = ["Authorizer", "HttpLink"]
@@ -32,7 +31,11 @@ BUSY_SECONDS: Final = 60.0
 """The longest `Retry-After` that is waited for."""
 RESUMES: Final = 5
 """How often in a row a stream that gives nothing new is asked for again."""
+MAX_MOVES: Final = 5
+"""How often one request is sent on."""
 RETRY_SECONDS: Final = 1.0
+IDLE_SECONDS: Final = 0.5
+"""The least pause after a stream that gave no message, whatever the server says."""
 MAX_RETRY_SECONDS: Final = 60.0
 LISTEN_SECONDS: Final = 2.0
 """How long a server may take to open the general stream; some say nothing until they have something to say."""
@@ -85,7 +88,9 @@ class HttpLink(Link):
     async def start(self) -> None:
         """Nothing is sent yet."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-        self._http = aiohttp.ClientSession(timeout=timeout, trust_env=True, read_bufsize=2**18)
+        self._http = aiohttp.ClientSession(
+            timeout=timeout, trust_env=True, read_bufsize=2**18, auto_decompress=False
+        )
 
     async def exchange(self, request: Request, headers: Mapping[str, str]) -> dict[str, Any]:
         """Send a request and return its result, from whichever stream it comes."""
@@ -147,14 +152,16 @@ class HttpLink(Link):
         self, verb: str, body: bytes | None, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """One request, with tokens as the server wants them and after the pauses that it wants."""
-        url, busy, logins = self._url, 0, 0
+        url, busy, logins, moves = self._url, 0, 0, 0
         while True:
             token = await self._auth.token() if self._auth is not None else None
             sent = {**self._headers, **self._standard(body, token), **(headers or {})}
             response = await self._open(verb, url, body, sent)
             async with response:
-                if (moved := self._moved(url, response)) is not None:
-                    url = moved
+                if (moved := moved_to(self._url, url, response)) is not None:
+                    url, moves = moved, moves + 1
+                    if moves > MAX_MOVES:
+                        raise MCPUnavailable(f"{place(self._url)} sends on and on, to {place(url)} at last.")
                 elif response.status in (401, 403) and self._auth is not None and logins < MAX_LOGINS:
                     logins += 1
                     challenges = response.headers.getall("WWW-Authenticate", [])
@@ -177,12 +184,16 @@ class HttpLink(Link):
         if self._http is None:
             raise MCPUnavailable("The connection was closed.")
         try:
-            return await self._http.request(verb, url, data=body, headers=headers, allow_redirects=False)
+            response = await self._http.request(verb, url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise MCPUnavailable(f"{place(url)} cannot be reached: {why(error)}.") from error
+        check_plain(response)
+        return response
 
     def _standard(self, body: bytes | None, token: str | None) -> dict[str, str]:
-        headers = {"Content-Type": "application/json"} if body is not None else {}
+        headers = {"Accept-Encoding": "identity"}
+        if body is not None:
+            headers["Content-Type"] = "application/json"
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
         if self.version:
@@ -190,18 +201,6 @@ class HttpLink(Link):
         if self.session is not None:
             headers["Mcp-Session-Id"] = self.session
         return headers
-
-    def _moved(self, url: str, response: aiohttp.ClientResponse) -> str | None:
-        """Where a request is sent on to; only on the same origin, so that no token goes elsewhere."""
-        if response.status not in (307, 308):
-            return None
-        target = urljoin(url, response.headers.get("Location", ""))
-        if urlsplit(target)[:2] != urlsplit(self._url)[:2] or target == url:
-            raise MCPUnavailable(
-                f"The server moved to {place(target)}; if that is right, set it as its `url`.",
-                status=response.status,
-            )
-        return target
 
     async def _post_and_read(
         self,
@@ -220,52 +219,56 @@ class HttpLink(Link):
             if response.content_type != "text/event-stream":
                 await self._read_json(response, request.id)
                 return
-            await self._read_events(response, reader, request.id)
+            came = await self._read_events(response, reader, request.id)
         if not future.done() and self.version != MODERN:
-            await self._resume(reader, request.id, future)
+            await self._resume(reader, request.id, future, came)
 
     async def _read_json(self, response: aiohttp.ClientResponse, request_id: MessageId) -> None:
         body = await body_of(response)
         if not body.strip():
             return
         try:
-            for message in read_messages(body):
-                self.dispatch(message, request_id)
+            self.receive(body, request_id)
         except MCPError as error:
             raise MCPUnavailable(f"{place(self._url)} is no MCP server: {error}") from error
 
     async def _read_events(
         self, response: aiohttp.ClientResponse, reader: EventReader, related: MessageId | None
-    ) -> None:
-        """Dispatch the messages of a stream until it ends or breaks."""
+    ) -> bool:
+        """Dispatch the messages of a stream until it ends or breaks; whether there were any."""
+        came = False
         try:
             async for chunk in response.content.iter_any():
                 for event in reader.feed(chunk):
                     if event.name != "message" or not event.data.strip():
                         continue
                     try:
-                        for message in read_messages(event.data):
-                            self.dispatch(message, related)
+                        self.receive(event.data, related)
+                        came = True
+                    except MCPUnavailable:
+                        raise
                     except MCPError as error:
                         logger.warning("an event that is no message: %.200s", error)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             logger.debug("a stream broke: %s", error)
+        return came
 
     async def _resume(
-        self, reader: EventReader, request_id: MessageId, future: asyncio.Future[dict[str, Any]]
+        self, reader: EventReader, request_id: MessageId, future: asyncio.Future[dict[str, Any]], came: bool
     ) -> None:
         """Ask for the rest of a stream that ended before the answer."""
         tries = 0
         while reader.last_id and tries < RESUMES and not future.done():
-            await asyncio.sleep(RETRY_SECONDS if reader.retry is None else reader.retry)
-            before, tries = reader.last_id, tries + 1
-            reader = _again(reader)
+            pause = RETRY_SECONDS if reader.retry is None else reader.retry
+            await asyncio.sleep(pause if came else max(pause, IDLE_SECONDS))
+            before, tries, came = reader.last_id, tries + 1, False
+            reader = reader.again()
             with contextlib.suppress(MCPUnavailable):
                 async with self._request("GET", None, {"Last-Event-ID": before}) as response:
                     if response.content_type != "text/event-stream" or response.status != 200:
                         raise refusal(response, await body_of(response))
-                    await self._read_events(response, reader, request_id)
-            if reader.last_id != before:
+                    came = await self._read_events(response, reader, request_id)
+            if came:
                 tries = 0
 
     async def _listen(self, opened: asyncio.Event) -> None:
@@ -275,24 +278,19 @@ class HttpLink(Link):
             headers = {"Accept": "text/event-stream"}
             if reader.last_id:
                 headers["Last-Event-ID"] = reader.last_id
+            came = False
             try:
                 async with self._request("GET", None, headers) as response:
                     opened.set()
                     if 400 <= response.status < 500 or response.content_type != "text/event-stream":
                         return
-                    before, reader = reader.last_id, _again(reader)
-                    await self._read_events(response, reader, None)
-                    wait = RETRY_SECONDS if reader.last_id != before else wait
+                    reader = reader.again()
+                    came = await self._read_events(response, reader, None)
+                    wait = RETRY_SECONDS if came else wait
             except MCPUnavailable as error:
                 logger.debug("no general stream: %s", error)
                 opened.set()
             pause = wait if reader.retry is None else max(reader.retry, wait - RETRY_SECONDS)
+            pause = pause if came else max(pause, IDLE_SECONDS)
             await asyncio.sleep(pause * random.uniform(1.0, 1.2))
             wait = min(wait * 2, MAX_RETRY_SECONDS)
-
-
-def _again(reader: EventReader) -> EventReader:
-    """A reader for a new connection of the same stream."""
-    fresh = EventReader()
-    fresh.last_id, fresh.retry = reader.last_id, reader.retry
-    return fresh

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from miniclaw.errors import MCPError, MCPUnavailable
 from miniclaw.mcp.protocol import (
@@ -20,9 +21,14 @@ from miniclaw.mcp.protocol import (
     read_message,
 )
 
-__all__ = ["Link", "Take", "error_of", "read_messages"]
+__all__ = ["Link", "Take", "error_of"]
 
 logger = logging.getLogger(__name__)
+
+MAX_VALUES: Final = 1_000_000
+"""Parts of one message: more would hold the loop for seconds while they are read."""
+FEW_TEXTS: Final = 100_000
+_TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)', re.DOTALL)
 
 Take = Callable[[Request | Notification, MessageId | None], None]
 """Takes what the server sends by itself, and the request of ours that it came with, where that is known."""
@@ -90,8 +96,38 @@ class Link(ABC):
         if future is not None and not future.cancel():
             future.exception()  # it was read by nobody, which is no fault
 
+    def receive(self, data: bytes, related: MessageId | None = None) -> None:
+        """Hand on the message in some bytes, or those of a batch, which revision 2025-03-26 may send.
+
+        Raises:
+            MCPError: it is no JSON, or no message.
+            MCPUnavailable: it is too large to be read.
+        """
+        if _parts(data) > MAX_VALUES and (
+            data.count(b'"') > FEW_TEXTS or _parts(_TEXT.sub(b"", data)) > MAX_VALUES
+        ):
+            raise MCPUnavailable(f"The server sent a message of more than {MAX_VALUES:,} values.")
+        try:
+            value = json.loads(data.decode("utf-8", "replace"))
+        except (ValueError, RecursionError) as error:
+            raise MCPError(INTERNAL_ERROR, f"This is no message: {data[:200]!r}") from error
+        if not isinstance(value, list):
+            self.dispatch(read_message(value), related)
+            return
+        for one in value:
+            try:
+                self.dispatch(read_message(one), related)
+            except MCPError as error:
+                logger.warning("a part of a batch that is no message: %.200s", error)
+
     def dispatch(self, message: Message, related: MessageId | None = None) -> None:
         """Hand a message of the server to whom it belongs; an answer to nothing is passed over."""
+        try:
+            self._dispatch(message, related)
+        except Exception:  # boundary: one message's fault is not that of those that came with it
+            logger.exception("a message of the server could not be taken")
+
+    def _dispatch(self, message: Message, related: MessageId | None) -> None:
         if not isinstance(message, Response):
             self.take(message, related)
             return
@@ -127,15 +163,5 @@ def error_of(error: object) -> MCPError:
     )
 
 
-def read_messages(data: bytes) -> Iterator[Message]:
-    """The message in some bytes, or those of a batch, which revision 2025-03-26 may send.
-
-    Raises:
-        MCPError: it is no JSON, or no message.
-    """
-    try:
-        value = json.loads(data.decode("utf-8", "replace"))
-    except (ValueError, RecursionError) as error:
-        raise MCPError(INTERNAL_ERROR, f"This is no message: {data[:200]!r}") from error
-    for one in value if isinstance(value, list) else [value]:
-        yield read_message(one)
+def _parts(data: bytes) -> int:
+    return sum(map(data.count, (b"[", b"{", b",")))

@@ -23,6 +23,8 @@ Model = Callable[[list[dict[str, Any]]], Awaitable[tuple[str, str]]]
 
 MAX_SAMPLES: Final = 5
 """How often servers may have the model answer in one turn."""
+MAX_TURNS: Final = 1000
+"""The latest turns whose answers are counted."""
 MAX_CHARS: Final = 20_000
 """What they may give it to read each time."""
 CHARS_A_TOKEN: Final = 4
@@ -40,7 +42,7 @@ class Questions:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._samples: tuple[str, int] = ("", 0)
+        self._samples: dict[str, int] = {}
 
     def host(self, server: str, roots: Sequence[Path], context: ToolContext | None = None) -> Host:
         """Who answers a server in this turn; without one, nobody is there to be asked."""
@@ -57,11 +59,13 @@ class Questions:
         schema = params.get("requestedSchema")
         fields = schema.get("properties") if isinstance(schema, dict) else None
         fields = {n: f for n, f in fields.items() if isinstance(f, dict)} if isinstance(fields, dict) else {}
-        required = set(schema.get("required") or ()) if isinstance(schema, dict) else set()
+        needed = schema.get("required") or [] if isinstance(schema, dict) else []
+        if not isinstance(needed, list) or not all(isinstance(name, str) for name in needed):
+            raise MCPError(INVALID_PARAMS, "`requestedSchema.required` must be a list of names.")
         switches = {
             name for name, one in fields.items() if one.get("type") == "boolean" and "default" not in one
         }
-        if required - switches - {name for name, one in fields.items() if "default" in one}:
+        if set(needed) - switches - {name for name, one in fields.items() if "default" in one}:
             return {"action": "cancel"}  # yes and no are no answer to this
         shown = {
             n: one.get("default", True) for n, one in fields.items() if n in switches or "default" in one
@@ -95,13 +99,16 @@ class Questions:
         }
 
     def _count(self, context: ToolContext | None) -> None:
-        turn = context.turn_id if context is not None else ""
-        used = self._samples[1] if self._samples[0] == turn else 0
+        if context is None:
+            raise MCPError(_REJECTED, "Outside a turn the model answers nobody.")
+        used = self._samples.get(context.turn_id, 0)
         if used >= MAX_SAMPLES:
             raise MCPError(
                 _REJECTED, f"The model has answered {MAX_SAMPLES} times in this turn, which is enough."
             )
-        self._samples = (turn, used + 1)
+        self._samples[context.turn_id] = used + 1
+        if len(self._samples) > MAX_TURNS:
+            del self._samples[next(iter(self._samples))]
 
 
 async def _confirm(context: ToolContext | None, server: str, shown: dict[str, Any], about: str) -> bool:

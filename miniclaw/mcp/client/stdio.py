@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from miniclaw.errors import MCPError, MCPUnavailable
-from miniclaw.mcp.client.link import Link, read_messages
+from miniclaw.mcp.client.link import Link
 from miniclaw.mcp.client.spawn import Guard, clean_environment, end_group, find_program
 from miniclaw.mcp.protocol import Request, encode_request
 from miniclaw.mcp.stdio import Lines
@@ -22,7 +22,7 @@ __all__ = ["StdioLink"]
 
 logger = logging.getLogger(__name__)
 
-MAX_LINE: Final = 64 * 1024 * 1024
+MAX_LINE: Final = 32 * 1024 * 1024
 """Bytes of one message of a server; a longer one fails the calls that wait."""
 KEPT_STDERR: Final = 16 * 1024
 """Bytes of the newest errors that are kept, and named when the server dies."""
@@ -141,8 +141,9 @@ class StdioLink(Link):
                 self.fail(MCPUnavailable(f"The server sent a message of more than {MAX_LINE:,} bytes."))
                 continue
             try:
-                for message in read_messages(line):
-                    self.dispatch(message)
+                self.receive(line)
+            except MCPUnavailable as error:
+                self.fail(error)
             except MCPError as error:
                 self._rubbish += 1
                 if self._rubbish in (1, TOLD_RUBBISH):
