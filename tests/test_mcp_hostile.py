@@ -18,7 +18,7 @@ from miniclaw.mcp.client.fit import MAX_BYTES, MAX_DEPTH, fit_name, fit_schema
 from miniclaw.mcp.client.http import HttpLink
 from miniclaw.mcp.client.questions import MAX_SAMPLES, Questions
 from miniclaw.mcp.client.servers import Servers
-from miniclaw.mcp.client.tools import RemoteTool
+from miniclaw.mcp.client.tools import MAX_BLOCKS, RemoteTool, read_result
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.registry import ToolRegistry
 from tests.support.mcp_servers import client_of, program, serve_http, text_of, until, write_config
@@ -264,3 +264,8 @@ async def test_the_budget_of_a_turn_is_its_own_and_nobody_samples_outside_one() 
     for required in wrong:
         with pytest.raises(MCPError, match="list of names"):
             await host("a").answer("elicitation/create", {"requestedSchema": {"required": required}})
+
+
+async def test_a_result_has_so_many_parts_and_no_half_character() -> None:
+    result = await read_result({"content": [{"type": "text", "text": "a\ud800"}] * 3000}, None)
+    assert result.content.count("a?") == MAX_BLOCKS and "2,900 more parts" in result.content

@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
@@ -148,7 +148,7 @@ async def test_a_login_is_made_kept_in_a_private_file_widened_when_asked_and_ren
             here.granted.clear()  # withdrawn there: renewed without the user
             assert text_of(await client.call_tool("say")) == "ok"
             kept = KeptTokens(path, url)
-            kept["tokens"] = {**kept["tokens"], "expires_at": 0}
+            kept["tokens"] = {**kept["tokens"], "renew_at": 0}
             assert text_of(await client.call_tool("say")) == "ok"
         assert [form["grant_type"] for form in here.forms[2:]] == ["refresh_token", "refresh_token"]
         assert len(here.asked) == 2
@@ -195,7 +195,9 @@ async def test_a_scope_that_is_never_given_is_asked_for_once() -> None:
     [
         ({"issuer": "https://evil.test"}, {}, "nothing is sent"),
         ({"code_challenge_methods_supported": ["plain"]}, {}, "PKCE"),
+        ({"code_challenge_methods_supported": 5}, {}, "PKCE"),
         ({"token_endpoint": "http://evil.test/token"}, {}, "not https"),
+        ({"token_endpoint": "http://[::1"}, {}, "no address"),
         ({}, {"state": "forged"}, "not to ours"),
         ({}, {"iss": "https://evil.test"}, "is not of"),
         ({"authorization_response_iss_parameter_supported": True}, {}, "is not of"),
@@ -253,6 +255,59 @@ async def test_secrets_go_over_tls_or_stay_here() -> None:
             await fetch_json(url, form={"secret": "x"})
 
 
+@pytest.mark.parametrize(
+    ("token", "life", "renewals"),
+    [
+        ("good", 20, 0),
+        ("good", 0, 0),
+        ("good", -5, 0),
+        ("good", "x", 0),
+        (["a"], 9, None),
+        ("a\r\nb", 9, None),
+    ],
+)
+async def test_a_fresh_token_is_used_and_one_that_is_none_is_told(
+    token: Any, life: Any, renewals: int | None
+) -> None:
+    async with world() as here:
+
+        async def given(request: web.Request) -> web.Response:
+            here.forms.append({})
+            here.granted["good"] = {"read", "write"}
+            return web.json_response({"access_token": token, "refresh_token": "fresh", "expires_in": life})
+
+        here._token = given  # type: ignore[method-assign]
+        with pytest.raises(MCPUnavailable, match="gave no token") if renewals is None else nullcontext():
+            async with here.client({}) as client:
+                assert text_of(await client.call_tool("say")) == "ok"
+                assert len(here.forms) == 1
+
+
+async def test_each_place_of_a_login_is_checked_and_one_out_there_leads_to_none_in_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def resolve(host: str, port: int) -> list[str]:
+        return {"127.0.0.1": ["127.0.0.1"], "in.test": ["10.0.0.1"]}.get(host, ["8.8.8.8"])
+
+    monkeypatch.setattr("miniclaw.tools.builtins.addresses.system_resolver", resolve)
+    moved: list[str] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        moved.append(request.path)
+        target = request.query.get("to") or f"/{len(moved)}"
+        return web.Response(status=302, headers={"Location": target})
+
+    async with serve_http(handle) as origin:
+        assert await fetch_json(origin) is None and len(moved) == 4
+        for target, reason in (("http://10.0.0.1/", "not https"), ("http://[::1", "no address|cannot be")):
+            with pytest.raises(MCPUnavailable, match=reason):
+                await fetch_json(f"{origin}/?{urlencode({'to': target})}")
+        for inside in (origin, "https://in.test/meta"):
+            with pytest.raises(MCPUnavailable, match="private network"):
+                await fetch_json(inside, asker="https://out.test/mcp")
+    assert len(moved) == 6
+
+
 async def test_the_browser_comes_back_to_a_port_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -271,7 +326,7 @@ def test_an_older_file_that_others_could_read_is_made_private(tmp_path: Path) ->
     path.write_text("rubbish", encoding="utf-8")
     os.chmod(path, 0o644)
     kept = KeptTokens(path, "https://a.test")
-    assert not kept
+    assert not kept and (tmp_path / "mcp-tokens.broken").read_text(encoding="utf-8") == "rubbish"
     kept["tokens"] = {"access_token": "t"}
     assert dict(KeptTokens(path, "https://a.test")) == {"tokens": {"access_token": "t"}}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600 and not KeptTokens(path, "https://b.test")

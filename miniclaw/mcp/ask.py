@@ -125,9 +125,9 @@ class _Talk:
             if payload["name"] in TERMINAL_EVENTS:
                 return self._result(payload["name"], payload["data"])
             await self._show(payload["name"], payload["data"])
-        raise ProtocolError(
-            "draining", "The gateway stopped; ask again with the same session_id in a moment."
-        )
+        session_id = self._call.state.get("session_id")
+        again = f" with the session_id {session_id}" if session_id else ""
+        raise ProtocolError("draining", f"The gateway stopped; ask again{again} in a moment.")
 
     def _take_receipt(self, payload: Object) -> bool:
         if payload.get("name") != "message.accepted" or payload["data"]["reply_to"] != self._sent:

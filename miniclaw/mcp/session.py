@@ -13,6 +13,7 @@ from miniclaw.mcp.call import Call, Send
 from miniclaw.mcp.protocol import (
     CANCELLED,
     INTERNAL_ERROR,
+    INVALID_PARAMS,
     INVALID_REQUEST,
     META_SUBSCRIPTION,
     Message,
@@ -190,6 +191,9 @@ class Session:
         except MiniClawError as error:  # such as storage that cannot be read
             code = INTERNAL_ERROR
             reply = encode_error(request.id, MCPError(code, str(error)))
+        except UnicodeEncodeError:
+            code = INVALID_PARAMS
+            reply = encode_error(request.id, MCPError(code, "A text ends in half a character (a surrogate)."))
         except Exception:  # boundary: a request that breaks its handler is answered, and the next one served
             logger.exception("request %s broke", request.method)
             code = INTERNAL_ERROR

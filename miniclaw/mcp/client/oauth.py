@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Mapping, MutableMapping
@@ -28,7 +29,8 @@ from miniclaw.mcp.client.oauth_metadata import (
 __all__ = ["Consent", "OAuth", "OAuthClient"]
 
 EARLY_SECONDS: Final = 30.0
-"""How long before its end a token is no more used."""
+"""How long before its end a token is no more used; half of its life where that is shorter."""
+_TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
 class Consent(Protocol):
@@ -93,7 +95,7 @@ class OAuth:
     async def token(self) -> str | None:
         """The token to send; one that is about to end is renewed first."""
         tokens = self._kept.get("tokens") or {}
-        if tokens.get("expires_at", float("inf")) > time.time() + EARLY_SECONDS:
+        if tokens.get("renew_at", float("inf")) > time.time():
             return tokens.get("access_token")
         async with self._lock:
             if self._kept.get("tokens") == tokens:
@@ -163,7 +165,7 @@ class OAuth:
             "resource": resource.id,
         }
         tokens = await self._ask_token(server, client, form)
-        if "access_token" not in tokens:
+        if not _has_token(tokens):
             raise MCPUnavailable(f"{server.issuer} gave no token: {_reason(tokens)}.")
         self._keep(server, resource, tokens, scopes)
 
@@ -190,7 +192,7 @@ class OAuth:
             "application_type": "native",
             "token_endpoint_auth_method": _method(server, has_secret=True),
         }
-        made = await fetch_json(server.register, body=about) or {}
+        made = await fetch_json(server.register, asker=self._url, body=about) or {}
         if not isinstance(made.get("client_id"), str):
             raise MCPUnavailable(f"{server.issuer} did not register us: {_reason(made)}.")
         client = {**made, "redirect_uri": redirect_uri}
@@ -211,9 +213,11 @@ class OAuth:
             return False
         form = {"grant_type": "refresh_token", "refresh_token": refresh, "resource": resource.id}
         renewed = await self._ask_token(server, client, form)
-        if "access_token" not in renewed:
+        if not _has_token(renewed):
             return False
-        self._keep(server, resource, {"refresh_token": refresh, **renewed}, set())
+        self._keep(
+            server, resource, {**renewed, "refresh_token": renewed.get("refresh_token") or refresh}, set()
+        )
         return True
 
     async def _known_client(self) -> Mapping[str, Any] | None:
@@ -237,18 +241,24 @@ class OAuth:
             form = {**form, "client_id": client_id}
             if secret and method == "client_secret_post":
                 form["client_secret"] = secret
-        return await fetch_json(server.token, form=form, headers=headers) or {}
+        return await fetch_json(server.token, asker=self._url, form=form, headers=headers) or {}
 
     def _keep(
         self, server: LoginServer, resource: Resource, tokens: Mapping[str, Any], scopes: set[str]
     ) -> None:
-        kept = {name: tokens[name] for name in ("access_token", "refresh_token", "scope") if name in tokens}
+        names = ("access_token", "refresh_token", "scope")
+        kept = {name: tokens[name] for name in names if isinstance(tokens.get(name), str)}
         kept.setdefault("scope", " ".join(sorted(scopes)))
         seconds = tokens.get("expires_in")
-        if isinstance(seconds, int | float):
-            kept["expires_at"] = time.time() + seconds
+        if isinstance(seconds, int | float) and seconds > 0:  # else it is used until it is refused
+            kept["renew_at"] = time.time() + max(seconds - EARLY_SECONDS, seconds / 2)
         self._kept["issuer"] = server.issuer
         self._kept["tokens"] = kept
+
+
+def _has_token(found: Mapping[str, Any]) -> bool:
+    token = found.get("access_token")
+    return isinstance(token, str) and _TOKEN.fullmatch(token) is not None
 
 
 def _method(server: LoginServer, *, has_secret: bool) -> str:

@@ -6,13 +6,14 @@ Rules are those of https://modelcontextprotocol.io/specification/2026-07-28/basi
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from miniclaw.errors import MCPUnavailable
 
@@ -20,6 +21,9 @@ __all__ = ["Challenge", "LoginServer", "Resource", "fetch_json", "find_login_ser
 
 MOST_BYTES: Final = 1024 * 1024
 SECONDS: Final = 20.0
+MAX_MOVES: Final = 3
+"""How often a question is sent on; each place is checked like the first."""
+_MOVED: Final = (301, 302, 303, 307, 308)
 _PARAMETER: Final = re.compile(r'([a-zA-Z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 
@@ -81,7 +85,7 @@ async def find_resource(url: str, challenge: Challenge) -> Resource:
     path = parts.path.rstrip("/")
     places = [challenge.metadata] if challenge.metadata else [well_known + path, well_known]
     for place in dict.fromkeys(places):
-        found = await fetch_json(place)
+        found = await fetch_json(place, asker=url)
         servers = found.get("authorization_servers") if found else None
         if not found or not isinstance(servers, list) or not servers:
             continue
@@ -97,7 +101,10 @@ async def find_resource(url: str, challenge: Challenge) -> Resource:
 
 def _covers(resource: str, url: str) -> bool:
     """Whether a resource is the URL, or a part of its path that the URL lies in."""
-    mine, its = urlsplit(url), urlsplit(resource)
+    try:
+        mine, its = urlsplit(url), urlsplit(resource)
+    except ValueError:
+        return False
     if (mine.scheme, mine.netloc.lower()) != (its.scheme.lower(), its.netloc.lower()):
         return False
     return (mine.path.rstrip("/") + "/").startswith(its.path.rstrip("/") + "/")
@@ -110,6 +117,7 @@ async def find_login_server(resource: Resource) -> LoginServer:
         MCPUnavailable: there is none that can be used.
     """
     issuer = resource.issuer
+    _check_url(issuer)
     parts = urlsplit(issuer)
     origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
     places = [f"{origin}/.well-known/oauth-authorization-server{path}"]
@@ -117,7 +125,7 @@ async def find_login_server(resource: Resource) -> LoginServer:
     if path:
         places.append(f"{origin}{path}/.well-known/openid-configuration")
     for place in places:
-        found = await fetch_json(place)
+        found = await fetch_json(place, asker=resource.id)
         if found is not None:
             return _login_server(issuer, found)
     if resource.is_stated:
@@ -134,7 +142,8 @@ def _login_server(issuer: str, found: Mapping[str, Any]) -> LoginServer:
     said = str(found.get("issuer", ""))
     if said.removesuffix("/") != issuer.removesuffix("/"):
         raise MCPUnavailable(f"{issuer} says that it is {said[:200]}; nothing is sent to such a login.")
-    if "S256" not in (found.get("code_challenge_methods_supported") or ()):
+    ways = found.get("code_challenge_methods_supported")
+    if not isinstance(ways, list) or "S256" not in ways:
         raise MCPUnavailable(f"{issuer} does not protect its codes (PKCE with S256), so it is not used.")
     urls = {
         name: str(found.get(f"{name}_endpoint") or "") for name in ("authorization", "token", "registration")
@@ -158,8 +167,11 @@ def _login_server(issuer: str, found: Mapping[str, Any]) -> LoginServer:
 
 def _check_url(url: str) -> None:
     """Secrets go over TLS, or stay on this machine."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError as error:
+        raise MCPUnavailable(f"{url[:200]} is no address, so no login is sent there.") from error
     try:
         is_local = ip_address(host).is_loopback
     except ValueError:
@@ -168,39 +180,69 @@ def _check_url(url: str) -> None:
         raise MCPUnavailable(f"{url[:200]} is not https, so no login is sent there.")
 
 
+async def _check_place(url: str, asker: str) -> None:
+    """A server out there may not have us ask what only we can reach."""
+    _check_url(url)
+    if await _is_inside(url) and not await _is_inside(asker):
+        raise MCPUnavailable(f"{url[:200]} lies in a private network, where {asker[:200]} may not send us.")
+
+
+async def _is_inside(url: str) -> bool:
+    """Whether a host has an address that is not public; one not known here is left to a proxy."""
+    from miniclaw.tools.builtins.addresses import is_public, system_resolver
+
+    parts = urlsplit(url)
+    try:
+        found = await asyncio.wait_for(system_resolver(parts.hostname or "", parts.port or 443), SECONDS)
+    except (OSError, ValueError):
+        return False
+    return not all(map(is_public, found))
+
+
 async def fetch_json(
     url: str,
     *,
+    asker: str = "",
     form: Mapping[str, str] | None = None,
     body: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> dict[str, Any] | None:
     """The JSON object at a URL, or that a form or a body sent there gives; `None` when it is not there.
 
-    An error of OAuth is an object too, with `error` in it.
+    An error of OAuth is an object too, with `error` in it. `asker` is the server that named the place.
 
     Raises:
         MCPUnavailable: the place cannot be reached, or is not safe.
     """
     import aiohttp  # 12 MB, which a server on stdio without remote servers does without
 
-    _check_url(url)
+    from miniclaw.mcp.client.answers import check_plain
+
+    start = url
     verb = "GET" if form is None and body is None else "POST"
     timeout = aiohttp.ClientTimeout(total=SECONDS)
-    given: Any = {"data": form, "json": body, "headers": {"Accept": "application/json", **(headers or {})}}
+    sent = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
+    given: Any = {"data": form, "json": body, "headers": sent, "allow_redirects": False}
+    raw, moves = b"", 0
     try:
-        async with (
-            aiohttp.ClientSession(timeout=timeout, trust_env=True) as http,
-            http.request(verb, url, **given, allow_redirects=verb == "GET") as response,
-        ):
-            raw = await response.content.read(MOST_BYTES)
-            status = response.status
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=True, auto_decompress=False) as http:
+            while True:
+                await _check_place(url, asker or start)
+                async with http.request(verb, url, **given) as response:
+                    status, target = response.status, response.headers.get("Location")
+                    if verb == "GET" and status in _MOVED and target and moves < MAX_MOVES:
+                        url, moves = urljoin(url, target), moves + 1
+                        continue
+                    check_plain(response)
+                    while len(raw) <= MOST_BYTES and (chunk := await response.content.read(MOST_BYTES)):
+                        raw += chunk
+                    break
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise MCPUnavailable(f"{url[:200]} cannot be reached: {error or type(error).__name__}.") from error
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):
         value = None
-    if not isinstance(value, dict) or (status >= 400 and verb == "GET"):
+    if not isinstance(value, dict) or (status >= 300 and verb == "GET"):
         return None
     return value if status < 400 else {"error": "failed", **value}

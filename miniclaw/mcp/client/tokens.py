@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import webbrowser
 from collections.abc import Callable, Iterator, MutableMapping
@@ -14,6 +15,8 @@ from typing import Any, Final
 from miniclaw.errors import ConfigError, MCPUnavailable
 
 __all__ = ["FILE", "BrowserConsent", "KeptTokens"]
+
+logger = logging.getLogger(__name__)
 
 FILE: Final = "mcp-tokens.json"
 PORT: Final = 8977
@@ -59,8 +62,15 @@ class KeptTokens(MutableMapping[str, Any]):
             if self._seen != (found.st_mtime_ns, found.st_ino):
                 self._all = json.loads(self._path.read_text(encoding="utf-8"))
                 self._seen = (found.st_mtime_ns, found.st_ino)
-        except (OSError, ValueError):
+        except FileNotFoundError:
             self._all, self._seen = {}, None
+        except OSError as error:
+            raise ConfigError(f"`{self._path}` cannot be read: {error.strerror}.") from error
+        except (ValueError, RecursionError):
+            self._all, self._seen = {}, None
+            aside = self._path.with_suffix(".broken")
+            self._path.replace(aside)
+            logger.error("`%s` is not JSON; it was moved to `%s`. Log in again.", self._path, aside.name)
         mine = self._all.get(self._url) if isinstance(self._all, dict) else None
         return mine if isinstance(mine, dict) else {}
 

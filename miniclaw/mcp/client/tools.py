@@ -26,6 +26,8 @@ logger = logging.getLogger(__name__)
 MOST_SECONDS: Final = 3700.0
 """The registry's limit; the connection keeps a shorter one that progress and questions prolong."""
 DESCRIPTION_CHARS: Final = 4000
+MAX_BLOCKS: Final = 100
+"""Parts of one result that are kept."""
 
 
 class CallsTools(Protocol):
@@ -106,9 +108,12 @@ class RemoteTool(Tool):
 async def read_result(result: Mapping[str, Any], context: ToolContext | None) -> ToolResult:
     """What a call gave as the model reads it; what is no text goes to a file of the workspace."""
     blocks = result.get("content")
-    parts = [await _block(block, context) for block in blocks] if isinstance(blocks, list) else []
+    blocks = blocks if isinstance(blocks, list) else []
+    parts = [await _block(block, context) for block in blocks[:MAX_BLOCKS]]
+    if len(blocks) > MAX_BLOCKS:
+        parts.append(f"[{len(blocks) - MAX_BLOCKS:,} more parts were left out]")
     structured = result.get("structuredContent")
-    text = "\n\n".join(part for part in parts if part)
+    text = "\n\n".join(part for part in parts if part).encode("utf-8", "replace").decode()
     if not text and structured is not None:
         text = json.dumps(structured, ensure_ascii=False)
     if result.get("isError"):
