@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from miniclaw.agent.providers import LLMResponse
+from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.errors import ConfigError, MCPError, MCPUnavailable
 from miniclaw.mcp.client import MCPClient, http, link, owner
 from miniclaw.mcp.client.config import ServerConfig, read_servers, set_disabled
@@ -21,6 +23,8 @@ from miniclaw.mcp.client.servers import Servers
 from miniclaw.mcp.client.tools import MAX_BLOCKS, RemoteTool, read_result
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.registry import ToolRegistry
+from tests.support.agent import say, zap
+from tests.support.claw import running_claw
 from tests.support.mcp_servers import client_of, program, serve_http, text_of, until, write_config
 
 # --- the file ---------------------------------------------------------------------------------------------
@@ -269,3 +273,25 @@ async def test_the_budget_of_a_turn_is_its_own_and_nobody_samples_outside_one() 
 async def test_a_result_has_so_many_parts_and_no_half_character() -> None:
     result = await read_result({"content": [{"type": "text", "text": "a\ud800"}] * 3000}, None)
     assert result.content.count("a?") == MAX_BLOCKS and "2,900 more parts" in result.content
+
+
+async def test_progress_is_shown_where_the_person_is_but_not_too_often(tmp_path: Path) -> None:
+    body = """
+def call(message):
+    token = message["params"]["_meta"]["progressToken"]
+    for done in [float("nan"), *range(50)]:
+        note = {"progressToken": token, "progress": done, "total": 50, "message": "half\\ud800"}
+        send({"method": "notifications/progress", "params": note})
+    text(message, "ok")
+"""
+    write_config(tmp_path, fake=program(tmp_path, body))
+    provider = ScriptedProvider([zap("x", name="mcp__fake__say"), LLMResponse(text="done")])
+    shown: list[Any] = []
+    async with running_claw(tmp_path, provider, arguments={"approval.allow": ["mcp__fake__say"]}) as claw:
+        claw.bus.subscribe("session.*", lambda topic, event: shown.append(event))
+        await claw.servers.settle(10.0)
+        await say(claw)
+    told = [event.data for event in shown if event.name == "tool.progress"]
+    assert 1 <= len(told) < 20
+    assert told[0] == {"call_id": "c1", "progress": 0, "total": 50, "message": "half?"}
+    assert json.loads(json.dumps(told, allow_nan=False)) == told

@@ -229,11 +229,10 @@ class CallRunner:
         if risk == "write" and key in self._written:
             return self._written[key]
         refusal = await self._gate.admit(call, risk)
-        refused = refusal is not None
-        result = ToolResult.failure(refusal or "") if refused else await self._execute(tool, call.arguments)
+        result = await self._execute(tool, call) if refusal is None else ToolResult.failure(refusal)
         if risk == "write":
             self._written[key] = result
-        if refused:
+        if refusal is not None:
             return result
         failpoints.hit("in-read-tool" if risk == "read" else "in-write-tool")
         return result
@@ -251,9 +250,10 @@ class CallRunner:
             "answer with what you know, or do something else"
         )
 
-    async def _execute(self, tool: Tool, arguments: dict[str, Any]) -> ToolResult:
-        """Run the tool in a task of its own, so that one that does not end cannot hold up the turn's end."""
-        task = asyncio.create_task(self._toolbox.execute(tool.name, arguments, self._context))
+    async def _execute(self, tool: Tool, call: ToolCall) -> ToolResult:
+        """Run the tool in a task of its own: one that does not end cannot hold up the turn's end."""
+        context = self._context and replace(self._context, call_id=call.id)
+        task = asyncio.create_task(self._toolbox.execute(tool.name, call.arguments or {}, context))
         seconds = self._budget.config.tool_timeout if tool.timeout is None else tool.timeout
         try:
             # The registry holds it to its time, unless it does not end when it is told to.

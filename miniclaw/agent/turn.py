@@ -258,12 +258,12 @@ class TurnRunner:
         runtime = self._runtime
         given: dict[str, Any] = {"budget": progress.budget, "trace": progress.trace, "model": model}
         name = model or self._c.provider.info.name
-        parent = Parent(
-            runtime=runtime, toolbox=tools, gate=gate, window=self._c.window, model_name=name, **given
-        )
+        own: dict[str, Any] = {"window": self._c.window, "model_name": name}
+        parent = Parent(runtime=runtime, toolbox=tools, gate=gate, **own, **given)
         outer = PARENT.set(parent)
         try:
-            context = replace(progress.context, confirm=gate.confirm)
+            show = partial(feed.emit, "tool.progress")
+            context = replace(progress.context, confirm=gate.confirm, show=show)
             async for event in runtime.run(transcript, tools, gate, context=context, **given):
                 match event:
                     case LLMChunk():

@@ -123,6 +123,9 @@ class Screen:
                 self._dim(f"… {data['position']} " + ("条在前面" if self._chinese else "before this one"))
             case "tool.started":
                 self._dim(f"⚙ {data['name']} {json.dumps(data['arguments'], ensure_ascii=False)}")
+            case "tool.progress":
+                of = "" if data["total"] is None else f"/{data['total']:g}"
+                self._dim(f"  … {data['progress']:g}{of} {data['message']}")
             case "tool.finished":
                 mark = "✓" if data["ok"] else "✗"
                 first = (data["content"].strip().splitlines() or [""])[0]

@@ -144,6 +144,8 @@ class _Talk:
                     self._report(self._text[-PARTIAL_CHARS:])
             case "tool.started":
                 self._report(f"⚙ {data['name']}")
+            case "tool.progress":
+                self._report(f"⚙ {data['message'] or data['progress']}")
             case "turn.queued" | "turn.started":
                 self._report(name.removeprefix("turn."))
             case "turn.snapshot":

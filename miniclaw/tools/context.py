@@ -27,6 +27,10 @@ class ToolContext:
     """Tools by which words of others came into this turn, in order; what is saved after that may be theirs."""
     confirm: Callable[[str, dict[str, Any], str], Awaitable[bool]] | None = None
     """Asks the person of the turn yes or no in the middle of a call: what about, what is shown, a sentence."""
+    call_id: str = ""
+    """The call that is served, where there is one."""
+    show: Callable[[dict[str, Any]], object] | None = None
+    """Shows how far a call is: `{call_id, progress, total, message}`, at most a few times a second."""
 
 
 class HasWorkspace(Protocol):

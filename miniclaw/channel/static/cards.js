@@ -79,6 +79,10 @@ export class ToolPart {
 		this.#show("running")
 	}
 
+	progress({progress, total, message}) {
+		this.#time.textContent = [total === null ? progress : `${progress}/${total}`, message.slice(0, 60)].join(" ")
+	}
+
 	finish({ok, content, ms}) {
 		this.#content = asText(content)
 		if (ms !== undefined && ms !== null) this.#time.textContent = milliseconds(ms)

@@ -169,6 +169,8 @@ export class Turn {
 			case "tool.started":
 				(this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))).restart()
 				return this.#run("working")
+			case "tool.progress":
+				return this.#answer.tool(data.call_id)?.progress(data)
 			case "tool.finished":
 				(this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))).finish(data)
 				return this.#run("working")

@@ -42,6 +42,7 @@ MOST_SECONDS: Final = 3600.0
 """How long a call may take that shows progress again and again."""
 MAX_ASKED: Final = 16
 """Questions of a server that are open at once; a further one is refused."""
+MOST_NUMBER: Final = 2**53
 MAX_BACKOFF: Final = 60.0
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
 _LISTEN: Final = "subscriptions/listen"
@@ -222,14 +223,12 @@ class Calls:
 
     def _progress(self, params: Mapping[str, Any]) -> None:
         call = self._running.get(str(params.get("progressToken")))
-        done, total = params.get("progress"), params.get("total")
-        if call is None or call.progress is None or not isinstance(done, int | float):
+        done, total = _number(params.get("progress")), _number(params.get("total"))
+        if call is None or call.progress is None or done is None:
             return
         if not call.asked:
             call.clock.reschedule(min(asyncio.get_running_loop().time() + self._seconds, call.deadline))
-        call.progress(
-            done, total if isinstance(total, int | float) else None, str(params.get("message") or "")
-        )
+        call.progress(done, total, str(params.get("message") or ""))
 
     def _question(self, request: Request, related: MessageId | None) -> None:
         if request.method == "ping":
@@ -280,3 +279,8 @@ class Calls:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _number(value: object) -> float | None:
+    """A number that can be written; no other is one."""
+    return value if isinstance(value, int | float) and abs(value) < MOST_NUMBER else None

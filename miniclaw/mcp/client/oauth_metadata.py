@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
@@ -216,27 +217,13 @@ async def fetch_json(
     """
     import aiohttp  # 12 MB, which a server on stdio without remote servers does without
 
-    from miniclaw.mcp.client.answers import check_plain
-
-    start = url
     verb = "GET" if form is None and body is None else "POST"
     timeout = aiohttp.ClientTimeout(total=SECONDS)
     sent = {"Accept": "application/json", "Accept-Encoding": "identity", **(headers or {})}
     given: Any = {"data": form, "json": body, "headers": sent, "allow_redirects": False}
-    raw, moves = b"", 0
     try:
         async with aiohttp.ClientSession(timeout=timeout, trust_env=True, auto_decompress=False) as http:
-            while True:
-                await _check_place(url, asker or start)
-                async with http.request(verb, url, **given) as response:
-                    status, target = response.status, response.headers.get("Location")
-                    if verb == "GET" and status in _MOVED and target and moves < MAX_MOVES:
-                        url, moves = urljoin(url, target), moves + 1
-                        continue
-                    check_plain(response)
-                    while len(raw) <= MOST_BYTES and (chunk := await response.content.read(MOST_BYTES)):
-                        raw += chunk
-                    break
+            status, raw = await _ask(partial(http.request, verb, **given), url, asker or url)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise MCPUnavailable(f"{url[:200]} cannot be reached: {error or type(error).__name__}.") from error
     try:
@@ -246,3 +233,22 @@ async def fetch_json(
     if not isinstance(value, dict) or (status >= 300 and verb == "GET"):
         return None
     return value if status < 400 else {"error": "failed", **value}
+
+
+async def _ask(request: Callable[..., Any], url: str, asker: str) -> tuple[int, bytes]:
+    """The status and the body, from where a question is sent on to; what is posted is sent nowhere else."""
+    from miniclaw.mcp.client.answers import check_plain
+
+    for _ in range(MAX_MOVES + 1):
+        await _check_place(url, asker)
+        async with request(url=url) as response:
+            target = response.headers.get("Location")
+            if response.status in _MOVED and target and response.method == "GET":
+                url = urljoin(url, target)
+                continue
+            check_plain(response)
+            raw = b""
+            while len(raw) <= MOST_BYTES and (chunk := await response.content.read(MOST_BYTES)):
+                raw += chunk
+            return response.status, raw
+    return 404, b""

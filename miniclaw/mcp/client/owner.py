@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
 from miniclaw.errors import ConfigError, MCPError, MCPUnavailable
+from miniclaw.mcp.client.calls import Progress
 from miniclaw.mcp.client.client import MCPClient
 from miniclaw.mcp.client.config import ServerConfig
 from miniclaw.mcp.client.fit import fit_name
@@ -41,6 +42,9 @@ SETTLE_SECONDS: Final = 0.1
 """How long changes of a list are collected before it is read anew."""
 READY_SECONDS: Final = 10.0
 """How long a call waits for a server that is just being started again."""
+SHOWN_SECONDS: Final = 0.25
+"""How long nothing further is shown of a call's progress."""
+SHOWN_CHARS: Final = 200
 MAX_TOOLS: Final = 256
 """Of one server; every tool is told to the model in every turn."""
 
@@ -63,9 +67,7 @@ class Tools(Protocol):
         ...
 
 
-def default_client(make_link: Callable[[], Link], **options: Any) -> MCPClient:
-    """A client with these options."""
-    return MCPClient(make_link, **options)
+default_client: Final[Makes] = MCPClient
 
 
 def link_of(name: str, config: ServerConfig, data_dir: Path, consent: Consent | None = None) -> Link:
@@ -153,7 +155,7 @@ class Owner:
             raise MCPUnavailable(f"It does not run: {self._error or 'it is being started'}")
         try:
             result = await client.call_tool(
-                tool, arguments, progress=self._progress, host=self._hosts(context)
+                tool, arguments, progress=self._progress(context), host=self._hosts(context)
             )
         except MCPUnavailable as error:
             self._error = self.config.masked(str(error))
@@ -162,8 +164,20 @@ class Owner:
             self._error = ""
         return result
 
-    def _progress(self, done: float, total: float | None, text: str) -> None:
-        logger.debug("%s: %g of %s %s", self._name, done, total, text)
+    def _progress(self, context: ToolContext | None) -> Progress:
+        """Shows how far a call is, where somebody looks on."""
+        shown_at = float("-inf")
+
+        def show(done: float, total: float | None, text: str) -> None:
+            nonlocal shown_at
+            now = asyncio.get_running_loop().time()
+            if context is None or context.show is None or now - shown_at < SHOWN_SECONDS:
+                return
+            shown_at = now
+            text = self.config.masked(text[:SHOWN_CHARS]).encode("utf-8", "replace").decode()
+            context.show({"call_id": context.call_id, "progress": done, "total": total, "message": text})
+
+        return show
 
     async def _run(self) -> None:
         told = ""
