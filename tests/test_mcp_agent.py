@@ -18,6 +18,8 @@ from miniclaw.app import MiniClaw
 from miniclaw.cli.link import open_link
 from miniclaw.cli.mcp_stdio import StdioParts
 from miniclaw.config import LoadedSettings, load_settings
+from miniclaw.mcp.ask import AskAgent
+from miniclaw.mcp.server import MCPServer
 from miniclaw.rundir import RunDir
 from miniclaw.tools.base import Tool
 from tests.support.agent import DictatedProvider, Zap, eventually, outcome, question, zap
@@ -116,6 +118,43 @@ async def test_what_cannot_be_asked_is_an_error_for_the_model(
         await client.greet()
         result = (await client.ask("tools/call", {"name": "ask_agent", "arguments": arguments}))["result"]
         assert result["isError"] is True and words in result["content"][0]["text"]
+
+
+async def test_half_a_character_is_refused_and_names_what_is_wrong(tmp_path: Path) -> None:
+    async with mcp(tmp_path, ScriptedProvider([])) as (_, client):
+        await client.greet()
+        asked: list[tuple[str, Object]] = [
+            ("tools/call", {"name": "ask_agent", "arguments": {"text": "a\ud800"}}),
+            ("resources/read", {"uri": "miniclaw://memories/\ud800"}),
+            ("resources/read", {"uri": "miniclaw://sessions/\ud800"}),
+        ]
+        for method, params in asked:
+            answer = await client.ask(method, params)
+            code = answer["error"]["code"] if "error" in answer else None
+            assert code in (-32602, -32002) or answer["result"]["isError"], answer
+
+
+async def test_when_the_gateway_stops_the_session_to_go_on_with_is_named() -> None:
+    class Gone:
+        sent: Object
+
+        async def send(self, frame: Object) -> None:
+            self.sent = frame
+
+        async def frames(self) -> AsyncIterator[Object]:
+            data = {"reply_to": self.sent["msg_id"], "session_id": "ses_1", "turn_id": "t"}
+            yield {"msg_type": "event", "payload": {"name": "message.accepted", "data": data}}
+
+    @asynccontextmanager
+    async def door(user: str) -> AsyncIterator[Gone]:
+        yield Gone()
+
+    async with piped(MCPServer(tools=[AskAgent(door)])) as (client, _):
+        await client.greet()
+        result = (await client.request(1, "tools/call", {"name": "ask_agent", "arguments": {"text": "go"}}))[
+            "result"
+        ]
+        assert result["isError"] is True and "session_id ses_1" in result["content"][0]["text"]
 
 
 async def test_a_cancelled_question_cancels_the_turn_and_a_lost_client_does_not(tmp_path: Path) -> None:

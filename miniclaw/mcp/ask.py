@@ -118,7 +118,8 @@ class _Talk:
     async def _read(self) -> Object:
         async for frame in self._link.frames():
             payload = frame["payload"]
-            if frame["msg_type"] == "error" and payload.get("reply_to") == self._sent:
+            # An error that names no message is of one that could not be read.
+            if frame["msg_type"] == "error" and payload.get("reply_to") in (None, self._sent):
                 raise ProtocolError(payload["code"], payload["message"])
             if self._take_receipt(payload) or payload.get("turn_id") != self._call.state.get("turn_id"):
                 continue
