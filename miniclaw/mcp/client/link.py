@@ -27,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 MAX_VALUES: Final = 1_000_000
 """Parts of one message: more would hold the loop for seconds while they are read."""
-FEW_TEXTS: Final = 100_000
+FEW_MARKS: Final = 1_000_000
+"""Quotes and backslashes of a message whose texts can be told from its values in no time."""
 _TEXT: Final = re.compile(rb'"[^"\\]*(?:\\.?[^"\\]*)*(?:"|\Z)', re.DOTALL)
 
 Take = Callable[[Request | Notification, MessageId | None], None]
@@ -104,7 +105,7 @@ class Link(ABC):
             MCPUnavailable: it is too large to be read.
         """
         if _parts(data) > MAX_VALUES and (
-            data.count(b'"') > FEW_TEXTS or _parts(_TEXT.sub(b"", data)) > MAX_VALUES
+            data.count(b'"') + data.count(b"\\") > FEW_MARKS or _parts(_TEXT.sub(b"", data)) > MAX_VALUES
         ):
             raise MCPUnavailable(f"The server sent a message of more than {MAX_VALUES:,} values.")
         try:
