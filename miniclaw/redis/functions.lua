@@ -436,7 +436,7 @@ register('emit', function(p, a)
   if a[4] ~= 'aside' then
     local key = p .. 'ev:' .. sid
     if a[4] == 'new' then redis.call('XTRIM', key, 'MAXLEN', 0) end -- ids go on rising
-    id = redis.call('XADD', key, 'MAXLEN', a[5], '*', 'b', a[3])
+    id = redis.call('XADD', key, 'MAXLEN', '~', a[5], '*', 'b', a[3])
     redis.call('PEXPIRE', key, a[6])
   end
   redis.call('PUBLISH', p .. 'e:' .. sid, id .. ' ' .. a[3])

@@ -26,7 +26,9 @@ __all__ = ["RedisRelay"]
 
 logger = logging.getLogger(__name__)
 
-FLUSH_SECONDS: Final = 0.01
+FLUSH_SECONDS: Final = 0.02
+NEWS_SECONDS: Final = 0.05
+"""How long what a user is told waits for more; each batch wakes every node where the user is connected."""
 SNAPSHOT_BATCHES: Final = 128
 """After so many batches one carries all that was shown before, so that older ones can go."""
 KEPT_BATCHES: Final = 2 * SNAPSHOT_BATCHES + 8
@@ -34,6 +36,8 @@ KEPT_MS: Final = 600_000
 """How long the events of a turn are kept behind its last."""
 LOOKED_SECONDS: Final = 30.0
 """How long the events of a session are followed after somebody looked, who then subscribes."""
+LIFE_SECONDS: Final = 15.0
+"""How often a quiet connection is asked whether it lives."""
 MISSED_SECONDS: Final = 2.0
 """How often turns are looked up whose end should have come."""
 
@@ -81,10 +85,12 @@ class RedisRelay:
         self._early: dict[str, list[list[Any]]] = {}
         """Events of turns that are being accepted here, whose receipt comes first."""
         self._aside: list[tuple[str, str]] = []
+        self._news: dict[str, list[str]] = {}
+        """Frames for users that are not sent yet, by topic."""
         self._timer: asyncio.TimerHandle | None = None
         self._wanted: asyncio.Queue[tuple[str, bool]] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._connection: Any = None
+        self._heard = 0.0
         self.told: dict[str, Callable[[dict[str, Any]], Awaitable[None]]] = {}
         """By kind of message: what is done about it."""
         self.on_return: Callable[[], Awaitable[None]] | None = None
@@ -103,6 +109,7 @@ class RedisRelay:
         """Send what there is, then carry no more."""
         self._bus.on_interest = None
         self._flush()
+        self._tell()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
@@ -166,9 +173,14 @@ class RedisRelay:
         self._flush_soon()
 
     def _on_frame(self, topic: str, frame: object) -> None:
-        text = "" if frame is SHUT_OUT else str(frame)
-        self._aside.append((topic, json.dumps({"n": self._node, "u": text})))
-        self._flush_soon()
+        if not self._news:
+            asyncio.get_running_loop().call_later(NEWS_SECONDS, self._tell)
+        self._news.setdefault(topic, []).append("" if frame is SHUT_OUT else str(frame))
+
+    def _tell(self) -> None:
+        news, self._news = self._news, {}
+        for topic, frames in news.items():
+            self._send("PUBLISH", self._link.prefix + topic, f"{self._node} {json.dumps(frames)}")
 
     def _flush_soon(self) -> None:
         if self._timer is None:
@@ -179,11 +191,8 @@ class RedisRelay:
             self._timer.cancel()
             self._timer = None
         aside, self._aside = self._aside, []
-        for place, text in aside:
-            if place.startswith("user."):
-                self._send("PUBLISH", f"{self._link.prefix}{place}", text)
-            else:
-                self._call(place, "", text, "aside")
+        for session_id, text in aside:
+            self._call(session_id, "", text, "aside")
         for session_id, out in list(self._outgoing.items()):
             if not out.events:
                 continue
@@ -201,7 +210,7 @@ class RedisRelay:
                 del self._outgoing[session_id]
 
     def _batch(self, events: list[list[Any]]) -> str:
-        return json.dumps({"n": self._node, "e": events}, ensure_ascii=False)
+        return f"{self._node} {json.dumps(events, ensure_ascii=False)}"
 
     def _call(self, session_id: str, fence: str | int, batch: str, how: str) -> None:
         self._send_on(self._link.call("emit", session_id, fence, batch, how, KEPT_BATCHES, KEPT_MS))
@@ -255,8 +264,9 @@ class RedisRelay:
                 writer.add_done_callback(lambda done: done.cancelled() or done.exception())
                 wait = FIRST_WAIT
                 while not writer.done():
-                    async with asyncio.timeout(60.0):
-                        self._on_message(await connection.read_response())
+                    message = await connection.read_response()
+                    self._heard = time.monotonic()
+                    self._on_message(message)
             except (RedisError, OSError, TimeoutError) as error:
                 logger.debug("the reader of live events lost Redis: %s", error)
             finally:
@@ -268,12 +278,16 @@ class RedisRelay:
             wait = min(2 * wait, LONGEST_WAIT)
 
     async def _write(self, connection: Any) -> None:
-        """Subscribe and unsubscribe as it is wanted, and show life."""
+        """Subscribe and unsubscribe as it is wanted, and show life; end the connection when none comes back."""
+        self._heard = time.monotonic()
         while True:
             try:
-                async with asyncio.timeout(15.0):
+                async with asyncio.timeout(LIFE_SECONDS):
                     wanted = [await self._wanted.get()]
             except TimeoutError:
+                if time.monotonic() > self._heard + 3 * LIFE_SECONDS:
+                    await connection.disconnect(nowait=True)
+                    return
                 await connection.send_command("PING")
                 continue
             while not self._wanted.empty():
@@ -301,9 +315,10 @@ class RedisRelay:
 
     def _on_batch(self, topic: str, text: str) -> None:
         if topic.startswith("user."):
-            frame = json.loads(text)
-            if frame["n"] != self._node:
-                self._bus.relay(topic, frame["u"] or SHUT_OUT)
+            node, _, frames = text.partition(" ")
+            if node != self._node:
+                for frame in json.loads(frames):
+                    self._bus.relay(topic, frame or SHUT_OUT)
             return
         watched = self._watched.get(topic)
         if watched is None:
@@ -341,14 +356,14 @@ class RedisRelay:
             if watched.last and _order(entry) <= _order(watched.last):
                 return
             watched.last = entry
-        raw = json.loads(batch)
-        if raw["n"] == self._node:
+        node, _, events = batch.partition(" ")
+        if node == self._node:
             return
         session_id = topic[8:]
         own = self._live.get(session_id)
         if own is not None and not isinstance(own, _Mirror):
             return  # a turn of it runs here
-        for row in raw["e"]:
+        for row in json.loads(events):
             self._take_event(watched, session_id, row)
 
     def _take_event(self, watched: _Watched, session_id: str, row: list[Any]) -> None:
