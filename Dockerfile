@@ -3,7 +3,7 @@ FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.en.md LICENSE ./
 COPY miniclaw miniclaw
-RUN python -m venv /opt/miniclaw && /opt/miniclaw/bin/pip install --no-cache-dir .
+RUN python -m venv /opt/miniclaw && /opt/miniclaw/bin/pip install --no-cache-dir ".[redis]"
 
 FROM python:3.12-slim
 RUN useradd --uid 10001 --create-home --shell /usr/sbin/nologin miniclaw \

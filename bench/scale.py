@@ -3,7 +3,8 @@
     python bench/scale.py [--turns 300] [--sockets 2000] [--running 500]
 
 Each gateway is a process of its own with a model that only waits. A stall is how late a timer of 5 ms comes in
-the event loop of a gateway. The Redis is started here, with `appendfsync always`.
+the event loop of a gateway; busy is the CPU that the loop used between two of these timers, which other work on the
+machine does not lengthen. The Redis is started here, with `appendfsync always`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ from tests.support.redis import own_server  # noqa: E402
 
 WORDS = 20
 AT_ONCE = 20
+SOCKETS_EACH = 5
+"""Of one person, where there are many."""
 
 
 class Waiting(ScriptedProvider):
@@ -51,7 +54,7 @@ class Waiting(ScriptedProvider):
         yield LLMChunk(response=LLMResponse(text="".join(f"word{number} " for number in range(WORDS))))
 
 
-async def serve(directory: Path, url: str, seconds: float, tick: float) -> None:
+async def serve(directory: Path, url: str, seconds: float, tick: float, users: int) -> None:
     """A gateway until a line comes on standard input; then what it used, as JSON.
 
     `tick` is how often the loop is looked at, in seconds: that costs CPU of its own, so seldom where CPU counts.
@@ -60,22 +63,25 @@ async def serve(directory: Path, url: str, seconds: float, tick: float) -> None:
     if url:
         given["redis.url"] = url
     async with running_claw(directory, Waiting(seconds), arguments=given) as claw:
-        print(port_of(claw), flush=True)
-        worst, is_over = 0.0, asyncio.Event()
+        tokens = [await claw.identities.add(f"user{number}") for number in range(users)]
+        print(json.dumps([port_of(claw), tokens]), flush=True)
+        worst, busiest, is_over = 0.0, 0.0, asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def begin() -> None:
-            nonlocal worst
-            worst = 0.0
+            nonlocal worst, busiest
+            worst = busiest = 0.0
             used.append(_cpu())
 
         used: list[float] = []
         loop.add_reader(sys.stdin, lambda: begin() if sys.stdin.readline() == "begin\n" else is_over.set())
         while not is_over.is_set():
-            before = time.perf_counter()
+            before, cpu = time.perf_counter(), time.thread_time()
             await asyncio.sleep(tick)
             worst = max(worst, time.perf_counter() - before - tick)
-        print(json.dumps({"stall_ms": worst * 1000, "cpu": _cpu() - used[-1]}), flush=True)
+            busiest = max(busiest, time.thread_time() - cpu)
+        told = {"stall_ms": worst * 1000, "busy_ms": busiest * 1000, "cpu": _cpu() - used[-1]}
+        print(json.dumps(told), flush=True)
 
 
 def _cpu() -> float:
@@ -86,9 +92,10 @@ def _cpu() -> float:
 class Gateway:
     """Such a process."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, port: int, tokens: list[str]) -> None:
         self._process = process
         self.port = port
+        self.tokens = tokens
 
     def begin(self) -> None:
         assert self._process.stdin is not None
@@ -102,16 +109,19 @@ class Gateway:
 
 
 @asynccontextmanager
-async def gateway(directory: Path, url: str, seconds: float, tick: float) -> AsyncIterator[Gateway]:
+async def gateway(
+    directory: Path, url: str, seconds: float, tick: float, users: int = 0
+) -> AsyncIterator[Gateway]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, __file__, "--serve", str(directory), "--url", url),
-        *("--seconds", str(seconds), "--tick", str(tick)),
+        *("--seconds", str(seconds), "--tick", str(tick), "--users", str(users)),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
+        limit=2**20,
     )
     assert process.stdout is not None
     try:
-        yield Gateway(process, int(await process.stdout.readline()))
+        yield Gateway(process, *json.loads(await process.stdout.readline()))
     finally:
         if process.returncode is None:
             process.kill()
@@ -144,15 +154,23 @@ async def cost_of_a_turn(directory: Path, url: str, count: int, turns: int) -> f
         return sum(one["cpu"] for one in used) / turns * 1000
 
 
-async def many_sockets(directory: Path, url: str, sockets: int, running: int) -> tuple[float, float]:
-    """The longest stall of two gateways in ms, and the seconds that it took, with a model of two seconds."""
+async def many_sockets(directory: Path, url: str, sockets: int, running: int) -> tuple[float, float, float]:
+    """The longest stall and the most CPU in one of two gateways in ms, and the seconds that all took.
+
+    `SOCKETS_EACH` are one person's, and each of them is told of that person's turns.
+    """
     async with AsyncExitStack() as stack:
         gateways = [
-            await stack.enter_async_context(gateway(directory / f"s{n}", url, 2.0, 0.005)) for n in range(2)
+            await stack.enter_async_context(gateway(directory / f"s{n}", url, 2.0, 0.005, users))
+            for n, users in enumerate((sockets // SOCKETS_EACH, 0))
         ]
+        tokens = gateways[0].tokens
         clients: list[RawClient] = []
         for start in range(0, sockets, 50):
-            some = [raw_client(gateways[n % 2].port) for n in range(start, min(sockets, start + 50))]
+            some = [
+                raw_client(gateways[n % 2].port, tokens[n % len(tokens)])
+                for n in range(start, min(sockets, start + 50))
+            ]
             clients += await asyncio.gather(*(stack.enter_async_context(one) for one in some))
         for client in clients[:running:10]:
             await client.command("ping")
@@ -163,7 +181,7 @@ async def many_sockets(directory: Path, url: str, sockets: int, running: int) ->
         seconds = time.monotonic() - began
         used = await asyncio.gather(*(one.end() for one in gateways))
         hang_up(clients)
-        return max(one["stall_ms"] for one in used), seconds
+        return max(one["stall_ms"] for one in used), max(one["busy_ms"] for one in used), seconds
 
 
 async def measure(turns: int, sockets: int, running: int) -> None:
@@ -178,11 +196,12 @@ async def measure(turns: int, sockets: int, running: int) -> None:
             for count in (1, 2, 4):
                 cost = await cost_of_a_turn(directory / f"redis{count}", redis.url, count, turns)
                 print(f"| Redis | {count} | {cost:.2f} | {cost / plain:.2f} |", flush=True)
-            stall, seconds = await many_sockets(directory, redis.url, sockets, running)
-            print("\n| sockets | processes | turns at once | longest stall ms | seconds |")
+            stall, busy, seconds = await many_sockets(directory, redis.url, sockets, running)
             print(
-                f"| --- | --- | --- | --- | --- |\n| {sockets} | 2 | {running} | {stall:.0f} | {seconds:.1f} |"
+                "\n| sockets | processes | turns at once | longest stall ms | most CPU at once ms | seconds |"
             )
+            print("| --- | --- | --- | --- | --- | --- |")
+            print(f"| {sockets} | 2 | {running} | {stall:.0f} | {busy:.0f} | {seconds:.1f} |")
 
 
 def main() -> int:
@@ -195,9 +214,10 @@ def main() -> int:
     parser.add_argument("--url", default="", help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=0.1, help=argparse.SUPPRESS)
     parser.add_argument("--tick", type=float, default=1.0, help=argparse.SUPPRESS)
+    parser.add_argument("--users", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve is not None:
-        asyncio.run(serve(args.serve, args.url, args.seconds, args.tick))
+        asyncio.run(serve(args.serve, args.url, args.seconds, args.tick, args.users))
     else:
         asyncio.run(measure(args.turns, args.sockets, args.running))
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import configparser
+import itertools
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -134,6 +136,11 @@ def instructions(name: str) -> list[str]:
     return re.findall(rf"^{name}\s+(.*)$", joined, re.MULTILINE)
 
 
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+    return found
+
+
 def test_the_image_copies_what_there_is_and_what_is_not_ignored(capsys: pytest.CaptureFixture[str]) -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     for copied in instructions("COPY"):
@@ -150,10 +157,23 @@ def test_the_image_copies_what_there_is_and_what_is_not_ignored(capsys: pytest.C
 def test_the_container_runs_as_nobody_special_and_keeps_its_data_in_a_volume() -> None:
     assert instructions("USER") == ["10001"] and instructions("VOLUME") == ["/data"]
     assert "MINICLAW_HOME=/data" in instructions("ENV")[0]
-    (service,) = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"].values()
+    service = compose()["services"]["miniclaw"]
     assert service["volumes"] == ["data:/data"] and service["read_only"] is True
     exposed = instructions("EXPOSE")[0].split()
     assert service["ports"] == [f"127.0.0.1:{port}:{port}" for port in exposed]
+
+
+def test_redis_is_there_on_demand_loses_nothing_and_the_image_can_speak_to_it() -> None:
+    redis = compose()["services"]["redis"]
+    assert redis["profiles"] == ["redis"] and "ports" not in redis
+    assert redis["volumes"] == ["redis:/data"] and set(compose()["volumes"]) == {"data", "redis"}
+    words = redis["command"].split()
+    given = {name: value for name, value in itertools.pairwise(words) if name.startswith("--")}
+    assert given == {
+        **{"--appendonly": "yes", "--appendfsync": "always"},
+        "--maxmemory-policy": "noeviction",
+    }
+    assert any('pip install --no-cache-dir ".[redis]"' in line for line in instructions("RUN"))
 
 
 async def test_the_health_check_says_whether_the_gateway_is_ready(tmp_path: Path) -> None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.cli import main
-from miniclaw.errors import StaleFence
+from miniclaw.errors import StaleFence, StorageError
 from miniclaw.redis.backend import RedisBackend
 from miniclaw.redis.outbox import RedisOutbox
 from miniclaw.schedules import Schedule
+from miniclaw.session.models import Usage
 from miniclaw.session.outbox import Delivery
 from tests.support.agent import DictatedProvider, eventually, send
 from tests.support.claw import running_claw
 from tests.support.core import FakeClock
 from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
-from tests.support.redis import fresh_prefix, needs_redis, own_server, shared_server
+from tests.support.redis import free_port, fresh_prefix, needs_redis, own_server, sentinel_of, shared_server
 from tests.test_outbox import HERE, delivery
-from tests.test_redis import echo, ended, node, said_in
+from tests.test_redis import echo, ended, node, queue_of, said_in, take_no_work
 
 pytestmark = needs_redis
 
@@ -182,3 +185,86 @@ def test_doctor_says_what_a_redis_lacks(tmp_path: Path, capsys: pytest.CaptureFi
     assert [states[:3] for states in found] == [["ok", "ok", "ok"], ["ok", "warning", "failed"]]
     (away,) = [row for row in rows if row["name"] == "redis"]
     assert away["state"] == "failed" and "MINICLAW_REDIS_URL" in away["mend"]
+
+
+# --- ways to a Redis --------------------------------------------------------------------------------------
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """A certificate for this machine, signed by itself, and its key."""
+    made, key = directory / "redis.crt", directory / "redis.key"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+    ]
+    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", str(key), "-out", str(made)], check=True, capture_output=True)
+    return made, key
+
+
+async def answers_at(directory: Path, url: str) -> bool:
+    async with running_claw(
+        directory, ScriptedProvider([echo]), arguments={"redis.url": url, "redis.prefix": "p"}
+    ) as claw:
+        return (await claw.reply("hello")).text == "echo: hello"
+
+
+async def test_a_user_who_may_touch_nothing_but_the_prefix_does_and_a_wrong_password_is_one_sentence(
+    tmp_path: Path,
+) -> None:
+    with own_server(tmp_path) as redis:
+        redis.ask(
+            "ACL SETUSER claw on >s%3A/x ~{p}:* &{p}:* +@all -@dangerous +function +fcall +info",
+            "ACL SETUSER default off",
+        )
+        here = f"127.0.0.1:{redis.port}"
+        assert await answers_at(tmp_path / "a", f"redis://claw:s%253A%2Fx@{here}/0")
+        with pytest.raises(StorageError, match=r"cannot be reached: .*password.* See MINICLAW_REDIS_URL\."):
+            await answers_at(tmp_path / "b", f"redis://claw:wrong@{here}/0")
+
+
+async def test_a_redis_behind_tls_is_spoken_to_when_its_certificate_is_trusted(tmp_path: Path) -> None:
+    made, key = certificate(tmp_path)
+    port = free_port()
+    given = ("--tls-port", str(port), "--tls-cert-file", str(made), "--tls-key-file", str(key))
+    with own_server(tmp_path, *given, "--tls-auth-clients", "no"):
+        url = f"rediss://127.0.0.1:{port}/0"
+        assert await answers_at(tmp_path / "a", f"{url}?ssl_ca_certs={made}")
+        with pytest.raises(StorageError, match="certificate"):
+            await answers_at(tmp_path / "b", url)
+
+
+async def test_a_sentinel_says_where_the_master_is_that_wants_a_password(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    with own_server(tmp_path) as redis, sentinel_of(redis, "team", tmp_path / "s") as port:
+        redis.ask("ACL SETUSER claw on >s:/x ~{p}:* &{p}:* +@all")
+        assert await answers_at(tmp_path / "a", f"redis+sentinel://claw:s%3A%2Fx@127.0.0.1:{port}/team/0")
+        with pytest.raises(StorageError, match="No master found for 'other'"):
+            await answers_at(tmp_path / "b", f"redis+sentinel://127.0.0.1:{port}/other/0")
+
+
+# --- the day of a user ------------------------------------------------------------------------------------
+
+
+async def test_what_a_user_used_on_one_node_is_used_up_on_all(tmp_path: Path) -> None:
+    prefix = fresh_prefix()
+    used = Usage(model="m", input_tokens=900, output_tokens=100, calls=1)
+    first, second = (ScriptedProvider([LLMResponse(text="hi", usage=used)] * 2) for _ in range(2))
+    day: dict[str, Any] = {"limits.user_tokens_per_day": 500}
+    async with (
+        node(tmp_path / "a", prefix, first, **day) as a,
+        node(tmp_path / "b", prefix, second, **day) as b,
+    ):
+        take_no_work(b)
+        assert (await ended(a, (await send(a)).turn_id))["name"] == "turn.finished"
+        take_no_work(a)
+        queue_of(b).start()
+        refused = await ended(b, (await send(b)).turn_id)
+        assert (refused["name"], refused["data"]["stopped_by"]) == ("turn.finished", "tokens")
+        assert (len(first.requests), len(second.requests)) == (1, 0)

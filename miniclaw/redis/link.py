@@ -22,7 +22,7 @@ __all__ = ["RedisLink"]
 
 logger = logging.getLogger(__name__)
 
-BATCH: Final = 256
+BATCH: Final = 32
 """Calls of one round trip."""
 QUEUE: Final = 50_000
 """Calls that wait for Redis at most; a further one is refused."""
@@ -89,7 +89,7 @@ class RedisLink:
         try:
             await self._connect()
         except StorageUnavailable as error:
-            await self._drop()
+            await self._close_pool()
             raise StorageError(f"{error} See MINICLAW_REDIS_URL.") from error
         self._task = asyncio.get_running_loop().create_task(self._work())
 
@@ -105,9 +105,14 @@ class RedisLink:
             call.fail(StorageUnavailable("The connection to Redis is closed."))
         self._calls.clear()
         await self._drop()
-        if self._pool is not None:
-            await self._pool.disconnect()
-            self._pool = None
+        await self._close_pool()
+
+    async def _close_pool(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            for sentinel in getattr(getattr(pool, "sentinel_manager", None), "sentinels", ()):
+                await sentinel.aclose()
+            await pool.disconnect()
 
     def call(self, name: str, *args: Any, waits: bool = True) -> asyncio.Future[Any]:
         """Run one of our functions.
@@ -268,7 +273,8 @@ def pool_of(url: str, timeout: float) -> Any:
         del given["socket_keepalive"]
         hosts, _, database = parts.netloc.rpartition("@")[2], "", parts.path.strip("/").split("/")
         nodes = [(host.rpartition(":")[0], int(host.rpartition(":")[2])) for host in hosts.split(",")]
-        login = {"username": parts.username or None, "password": parts.password or None}
+        names = {"username": parts.username, "password": parts.password}
+        login = {name: urllib.parse.unquote(value) if value else None for name, value in names.items()}
         if parts.scheme == "rediss+sentinel":
             given["ssl"] = True
         make: Any = sentinels.Sentinel

@@ -27,6 +27,8 @@ __all__ = ["RedisRelay"]
 logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 0.02
+AT_ONCE: Final = 16
+"""Batches that are sent or taken in one round of the loop, so that much of it holds nobody up."""
 NEWS_SECONDS: Final = 0.05
 """How long what a user is told waits for more; each batch wakes every node where the user is connected."""
 SNAPSHOT_BATCHES: Final = 128
@@ -108,7 +110,8 @@ class RedisRelay:
     async def stop(self) -> None:
         """Send what there is, then carry no more."""
         self._bus.on_interest = None
-        self._flush()
+        while self._flush():
+            pass
         self._tell()
         for task in tuple(self._tasks):
             task.cancel()
@@ -186,16 +189,17 @@ class RedisRelay:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_SECONDS, self._flush)
 
-    def _flush(self) -> None:
+    def _flush(self) -> bool:
+        """Send what there is, and later what is too much for once; returns whether there is more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         aside, self._aside = self._aside, []
         for session_id, text in aside:
             self._call(session_id, "", text, "aside")
-        for session_id, out in list(self._outgoing.items()):
-            if not out.events:
-                continue
+        full = [session_id for session_id, out in self._outgoing.items() if out.events]
+        for session_id in full[:AT_ONCE]:
+            out = self._outgoing[session_id]
             events, out.events = out.events, []
             out.batches += 1
             feed = self._live.get(session_id)
@@ -208,6 +212,9 @@ class RedisRelay:
             out.is_new = False
             if events[-1][0] in _ENDS:
                 del self._outgoing[session_id]
+        if is_more := len(full) > AT_ONCE:
+            self._timer = asyncio.get_running_loop().call_later(0, self._flush)
+        return is_more
 
     def _batch(self, events: list[list[Any]]) -> str:
         return f"{self._node} {json.dumps(events, ensure_ascii=False)}"
@@ -264,9 +271,10 @@ class RedisRelay:
                 writer.add_done_callback(lambda done: done.cancelled() or done.exception())
                 wait = FIRST_WAIT
                 while not writer.done():
-                    message = await connection.read_response()
-                    self._heard = time.monotonic()
-                    self._on_message(message)
+                    for _ in range(AT_ONCE):
+                        self._on_message(await connection.read_response())
+                        self._heard = time.monotonic()
+                    await asyncio.sleep(0)
             except (RedisError, OSError, TimeoutError) as error:
                 logger.debug("the reader of live events lost Redis: %s", error)
             finally:
@@ -317,8 +325,7 @@ class RedisRelay:
         if topic.startswith("user."):
             node, _, frames = text.partition(" ")
             if node != self._node:
-                for frame in json.loads(frames):
-                    self._bus.relay(topic, frame or SHUT_OUT)
+                self._hand_out(topic, json.loads(frames))
             return
         watched = self._watched.get(topic)
         if watched is None:
@@ -328,6 +335,12 @@ class RedisRelay:
             return
         entry, _, batch = text.partition(" ")
         self._take(topic, watched, entry, batch)
+
+    def _hand_out(self, topic: str, frames: list[str]) -> None:
+        """One frame a round of the loop: each goes to every connection of the user."""
+        self._bus.relay(topic, frames.pop(0) or SHUT_OUT)
+        if frames:
+            asyncio.get_running_loop().call_soon(self._hand_out, topic, frames)
 
     async def _load(self, topic: str) -> None:
         """Read what the stream holds, then what came meanwhile."""

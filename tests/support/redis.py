@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import cache
 from importlib.util import find_spec
@@ -39,11 +39,12 @@ def free_port() -> int:
 class RedisServer:
     """A server that can be stopped, started again on its data, and paused."""
 
-    def __init__(self, directory: Path, *, fsync: str = "always") -> None:
+    def __init__(self, directory: Path, *, fsync: str = "always", more: Sequence[str] = ()) -> None:
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._directory = directory
         self._fsync = fsync
+        self._more = more
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -59,15 +60,10 @@ class RedisServer:
             "",
             "--loglevel",
             "warning",
+            *self._more,
         ]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        for _ in range(1000):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1) as one:
-                one.sendall(b"PING\r\n")
-                if one.recv(64).startswith(b"+PONG"):
-                    return
-            time.sleep(0.01)
-        raise AssertionError("redis-server did not start")
+        _wait_for(self.port)
 
     def ask(self, *commands: str) -> None:
         """Have it carry out some commands."""
@@ -88,6 +84,32 @@ class RedisServer:
             self._process.terminate()
             self._process.wait(20)
             self._process = None
+
+
+@contextlib.contextmanager
+def sentinel_of(server: RedisServer, name: str, directory: Path) -> Iterator[int]:
+    """A Sentinel that knows the server by a name; its port."""
+    assert PROGRAM is not None
+    port, file = free_port(), directory / "sentinel.conf"
+    file.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {server.port} 1\n")
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([PROGRAM, str(file), "--sentinel", "--dir", str(directory)], **quiet)
+    try:
+        _wait_for(port)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _wait_for(port: int) -> None:
+    for _ in range(1000):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
+            one.sendall(b"PING\r\n")
+            if one.recv(64).startswith(b"+PONG"):
+                return
+        time.sleep(0.01)
+    raise AssertionError("redis-server did not start")
 
 
 @cache
@@ -119,9 +141,9 @@ async def open_link(prefix: str, *, url: str = "", patience: float = 20.0) -> As
 
 
 @contextlib.contextmanager
-def own_server(directory: Path) -> Iterator[RedisServer]:
-    """One that a test may stop."""
-    server = RedisServer(directory)
+def own_server(directory: Path, *more: str) -> Iterator[RedisServer]:
+    """One that a test may stop, with further arguments."""
+    server = RedisServer(directory, more=more)
     server.start()
     try:
         yield server
