@@ -271,7 +271,8 @@ class MiniClaw:
         from miniclaw.uploads import Uploads
 
         settings, size = self.settings, self.settings.limits.message_bytes
-        server = HttpServer(settings.web, self.identities, rules, message_bytes=size)
+        shared = settings.redis.prefix if settings.redis.url is not None else ""
+        server = HttpServer(settings.web, self.identities, rules, message_bytes=size, shared=shared)
         self.web = WebChatChannel(
             hub,
             server,

@@ -31,11 +31,18 @@ async def echo(messages: list[Message]) -> LLMResponse:
 
 @asynccontextmanager
 async def node(
-    directory: Path, prefix: str, provider: LLMProvider | None = None, *, url: str = "", **more: Any
+    directory: Path,
+    prefix: str,
+    provider: LLMProvider | None = None,
+    *,
+    url: str = "",
+    web: bool = False,
+    **more: Any,
 ) -> AsyncIterator[MiniClaw]:
     """One of the gateways on a prefix; its lease is short."""
     given = {"redis.url": url or shared_server().url, "redis.prefix": prefix, "redis.lease": 0.6, **more}
-    async with running_claw(directory, provider or ScriptedProvider([echo] * 50), arguments=given) as claw:
+    provider = provider or ScriptedProvider([echo] * 50)
+    async with running_claw(directory, provider, web=web, arguments=given) as claw:
         yield claw
 
 

@@ -121,12 +121,22 @@ class HttpServer:
     Open are only routes marked so. Everything else needs a bearer token or the browser's cookie; a cookie
     alone does nothing from another page: requests that change something need our own `Origin` and JSON, an
     upgrade needs our own `Origin`.
+
+    Args:
+        shared: the name of the gateway that this server is one of many of, else empty.
     """
 
     def __init__(
-        self, settings: WebSettings, identities: Identities, rules: HostRules, *, message_bytes: int
+        self,
+        settings: WebSettings,
+        identities: Identities,
+        rules: HostRules,
+        *,
+        message_bytes: int,
+        shared: str = "",
     ) -> None:
         self._settings = settings
+        self._shared = shared
         self._identities = identities
         self._rules = rules
         self._open: set[str] = set()
@@ -136,8 +146,8 @@ class HttpServer:
 
     @property
     def cookie(self) -> str:
-        """The name of the login cookie; each port has its own, since cookies do not know ports."""
-        return f"miniclaw_{self.port}"
+        """The name of the login cookie; each gateway has its own, since cookies do not know ports."""
+        return f"miniclaw_{self._shared or self.port}"
 
     @property
     def url(self) -> str:

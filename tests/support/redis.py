@@ -92,8 +92,8 @@ def sentinel_of(server: RedisServer, name: str, directory: Path) -> Iterator[int
     assert PROGRAM is not None
     port, file = free_port(), directory / "sentinel.conf"
     file.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {server.port} 1\n")
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([PROGRAM, str(file), "--sentinel", "--dir", str(directory)], **quiet)
+    command = [PROGRAM, str(file), "--sentinel", "--dir", str(directory)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _wait_for(port)
         yield port
