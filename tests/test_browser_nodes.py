@@ -97,7 +97,7 @@ async def test_a_page_whose_node_is_killed_goes_on_at_another_in_the_turn_of_a_t
         Balancer(port).listening() as balancer,
     ):
         take_no_work(c)
-        assert c.web is not None
+        assert c.web is not None and c.web.port is not None
         at = address(c).replace(f":{c.web.port}", f":{balancer.port}")
         async with chromium.tab(at, excuse="lost") as tab:
             await tab.send("数三下")

@@ -78,8 +78,10 @@ async def made(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
                 async def make(running: int = 3) -> Stage:
                     turns = RedisTurns(link, LimitSettings(), clock=FakeClock())
-                    kind = {"node": f"n{len(stages)}", "running": running, "lease": 5.0}
-                    stage = Stage(turns, lambda run: RedisMailbox(link, run, **kind))
+                    node = f"n{len(stages)}"
+                    stage = Stage(
+                        turns, lambda run: RedisMailbox(link, run, node=node, running=running, lease=5.0)
+                    )
                     assert isinstance(stage.mailbox, RedisMailbox)
                     stage.mailbox.start()
                     stages.append(stage)
@@ -92,8 +94,9 @@ async def made(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
                 async def make(running: int = 3) -> Stage:
                     clock = FakeClock()
                     turns = TurnStore(database, Identities(database, clock=clock), clock=clock)
-                    kind = {"running": running, "waiting": 100, "per_session": 100}
-                    stage = Stage(turns, lambda run: Mailbox(run, **kind))
+                    stage = Stage(
+                        turns, lambda run: Mailbox(run, running=running, waiting=100, per_session=100)
+                    )
                     for turn in await turns.open_turns(["web"]):
                         stage.mailbox.restore(turn)
                     stages.append(stage)
