@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 0.02
 AT_ONCE: Final = 16
-"""Batches that are sent or taken in one round of the loop, so that much of it holds nobody up."""
+"""Batches that are sent in one round of the loop, so that much of it holds nobody up."""
 NEWS_SECONDS: Final = 0.05
 """How long what a user is told waits for more; each batch wakes every node where the user is connected."""
 SNAPSHOT_BATCHES: Final = 128
@@ -271,10 +271,9 @@ class RedisRelay:
                 writer.add_done_callback(lambda done: done.cancelled() or done.exception())
                 wait = FIRST_WAIT
                 while not writer.done():
-                    for _ in range(AT_ONCE):
-                        self._on_message(await connection.read_response())
-                        self._heard = time.monotonic()
-                    await asyncio.sleep(0)
+                    self._on_message(await connection.read_response())
+                    self._heard = time.monotonic()
+                    await asyncio.sleep(0)  # much that came at once holds nobody up
             except (RedisError, OSError, TimeoutError) as error:
                 logger.debug("the reader of live events lost Redis: %s", error)
             finally:
