@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Final
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -21,7 +22,9 @@ logger = logging.getLogger(__name__)
 MESSAGE_BYTES: Final = 1024 * 1024
 """一帧最多多大；再大就以 1009 关闭连接。"""
 OUTBOX: Final = 256
-"""一个连接上等着发出去的帧；再多说明对方不读，断开它。"""
+"""一个连接上等着发出去的帧；推给它的再多，说明它不读，断开它。"""
+ROOM_SECONDS: Final = 10.0
+"""回答它自己的话时，最多等多久才有空位；之后断开它。"""
 OPEN_SECONDS: Final = 10.0
 """握手最多等多久。"""
 CLOSE_SECONDS: Final = 2.0
@@ -40,14 +43,40 @@ class _Connection:
         """为它服务的任务；停止时等不到它结束就取消它。"""
         self._ws = ws
         self._outbox: asyncio.Queue[str] = asyncio.Queue(OUTBOX)
+        self.is_cut = False
+        """断开了：不再发，也不再办它后面的帧。"""
+
+    async def frames(self) -> AsyncIterator[str | bytes]:
+        """收到的帧，到它走了或者断开为止。"""
+        async for frame in self._ws:
+            if self.is_cut:
+                return
+            yield frame
 
     # region write
     def write(self, frame: str) -> None:
-        """排队发送，从不等待：读得慢的人只拖慢自己。"""
+        """别人推来的：排队发送，从不等待，读得慢的人不拖慢别人。"""
+        if self.is_cut:
+            return
         try:
             self._outbox.put_nowait(frame)
         except asyncio.QueueFull:
+            self._cut()
+
+    async def answer(self, frame: str) -> None:
+        """回答它自己的话：满了就等空位，这时候它的下一句也不办；有期限。"""
+        if self.is_cut:
+            return
+        try:
+            async with asyncio.timeout(ROOM_SECONDS):
+                await self._outbox.put(frame)
+        except TimeoutError:
+            self._cut()
+
+    def _cut(self) -> None:
+        if not self.is_cut:
             logger.warning("connection %s does not read and is cut", self.connection_id)
+            self.is_cut = True
             self._ws.transport.abort()
 
     async def write_frames(self) -> None:
@@ -56,7 +85,9 @@ class _Connection:
             while True:
                 await self._ws.send(await self._outbox.get())
         except ConnectionClosed:
-            pass
+            self.is_cut = True
+            while not self._outbox.empty():  # 等空位的人不用再等
+                self._outbox.get_nowait()
 
     # endregion
 
@@ -114,6 +145,7 @@ class GatewayServer:
                 await server.wait_closed()
         except TimeoutError:
             for connection in self.connections.values():
+                logger.warning("the handler of %s does not return; cancelled", connection.connection_id)
                 connection.task.cancel()
             await server.wait_closed()
         logger.info("the gateway has stopped")
@@ -136,7 +168,7 @@ class GatewayServer:
         try:
             async with asyncio.TaskGroup() as group:
                 writer = group.create_task(connection.write_frames())
-                async for frame in ws:
+                async for frame in connection.frames():
                     await self._handle(connection, frame)
                 writer.cancel()
         except* ConnectionClosed:
@@ -155,13 +187,13 @@ class GatewayServer:
             message = parse_frame(frame)
         except ProtocolError as error:
             refusal = error_message(error.code, str(error), target=source, reply_to=error.reply_to)
-            connection.write(refusal.to_json())
+            await connection.answer(refusal.to_json())
             return
         # 来源由服务器盖章：对方写什么都不算。
         inbound = message.model_copy(update={"source": source, "timestamp": now()})
         self._bus.publish("message.inbound", inbound)
         reply = await self._router.route(inbound)
         if reply is not None:
-            connection.write(reply.to_json())
+            await connection.answer(reply.to_json())
 
     # endregion

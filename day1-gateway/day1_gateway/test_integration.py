@@ -1,6 +1,7 @@
 """真的 WebSocket：从连接到回复，从坏帧到停止。"""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -159,6 +160,36 @@ async def test_who_does_not_read_is_cut_and_others_are_served(
         assert "command.result" in (await read(ws)).to_json()
 
 
+async def test_who_reads_may_say_much_at_once(gateway: GatewayServer) -> None:
+    many = 4 * server.OUTBOX
+    async with asyncio.timeout(20), connect(url(gateway)) as ws:
+        for number in range(many):
+            await ws.send(frame(f"m{number}", "command"))
+        for number in range(many):
+            assert f'"m{number}"' in (await read(ws)).to_json()
+
+
+async def test_who_never_reads_the_answers_is_cut_and_told_of_once(
+    gateway: GatewayServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server, "OUTBOX", 2)
+    monkeypatch.setattr(server, "ROOM_SECONDS", 0.05)
+    async with asyncio.timeout(20):
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        key = "dGhlIHNhbXBsZSBub25jZQ=="
+        head = "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade"
+        writer.write(f"{head}\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        body = b"{}"
+        with contextlib.suppress(ConnectionError):
+            while gateway.connections:  # 只说不听，直到它断开
+                writer.write((bytes([0x81, 0x80 | len(body), 0, 0, 0, 0]) + body) * 1000)
+                await writer.drain()
+                await asyncio.sleep(0)
+        writer.close()
+    assert caplog.text.count("does not read and is cut") == 1
+
+
 async def test_stop_closes_with_1001_and_may_be_called_twice(gateway: GatewayServer) -> None:
     async with connect(url(gateway)) as ws:
         await gateway.stop()
@@ -170,7 +201,10 @@ async def test_stop_closes_with_1001_and_may_be_called_twice(gateway: GatewaySer
 
 
 async def test_stop_does_not_wait_for_ever_for_a_handler(
-    gateway: GatewayServer, router: MessageRouter, monkeypatch: pytest.MonkeyPatch
+    gateway: GatewayServer,
+    router: MessageRouter,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(server, "STOP_SECONDS", 0.05)
     began, cancelled = asyncio.Event(), asyncio.Event()
@@ -187,4 +221,4 @@ async def test_stop_does_not_wait_for_ever_for_a_handler(
         await ws.send(frame("m1"))
         await began.wait()
         await gateway.stop()
-    assert cancelled.is_set()
+    assert cancelled.is_set() and "does not return" in caplog.text
