@@ -9,7 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -42,8 +42,8 @@ class FileStorage(SessionStorage):
         return await self._run(lambda: self._load(session_id, last))
 
     async def save(self, session: Session) -> None:
-        path, text = self._path(session.session_id, ".json"), session.model_dump_json()
-        await self._run(lambda: _replace(path, text.encode()))
+        path = self._path(session.session_id, ".json")
+        await self._run(lambda: _replace(path, session.model_dump_json().encode()))
 
     async def append(self, session_id: str, entries: Sequence[Entry]) -> None:
         await self._run(lambda: self._append(session_id, entries))
@@ -60,6 +60,8 @@ class FileStorage(SessionStorage):
             return await asyncio.to_thread(locked)
         except OSError as error:
             raise StorageUnavailable(f"`{self._directory}` cannot be used: {error}.") from error
+        except (TypeError, ValueError, RecursionError) as error:  # 半个字符、自己套自己、不是数据的
+            raise StorageError(f"This cannot be written as JSON: {error}.") from error
 
     def _path(self, session_id: str, suffix: str) -> Path:
         if not SAFE_ID.fullmatch(session_id):
@@ -79,16 +81,18 @@ class FileStorage(SessionStorage):
         keys = self._keys[session_id]
         fresh = {(one.turn_id, one.step): one for one in reversed(entries)}  # 同一批里重复的留第一条
         added = [one for key, one in reversed(fresh.items()) if key not in keys]
-        for position, entry in enumerate(added, len(keys)):
-            entry.position = position
-        lines = [json.dumps(asdict(entry), ensure_ascii=False) + "\n" for entry in added]
+        placed = [replace(entry, position=position) for position, entry in enumerate(added, len(keys))]
+        lines = [json.dumps(asdict(entry), ensure_ascii=False) + "\n" for entry in placed]
+        data = "".join(lines).encode()
         try:
             with self._path(session_id, ".jsonl").open("ab") as log:
-                log.write("".join(lines).encode())
+                log.write(data)
         except OSError:
             del self._keys[session_id]  # 可能写进去了一半：下次重新读
             raise
         keys.update(fresh)
+        for entry, there in zip(added, placed, strict=True):
+            entry.position = there.position
 
     # region read
     def _read_log(self, session_id: str) -> list[Entry]:
@@ -101,7 +105,7 @@ class FileStorage(SessionStorage):
             try:
                 entries.append(Entry(**{**json.loads(line), "position": len(entries)}))
                 sound += line.rstrip(b"\n") + b"\n"
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 bad += line.rstrip(b"\n") + b"\n"
         if sound != raw:
             logger.error("%s holds lines that cannot be read; they are in %s.corrupt", path, path.name)

@@ -44,11 +44,10 @@ class SessionManager:
         """带着整本日志的会话，或者 `None`。"""
         session = self._alive.get(session_id)
         if session is None:
-            session = await self.storage.load(session_id)
-            if session is None:
-                return None
-            # 等存储的时候，别人可能也在读同一个：谁先到用谁的。
-            session = self._alive.setdefault(session_id, session)
+            async with self._one_at_a_time(session_id):  # 正在删的，等它删完：读了一半的不许又活过来
+                session = self._alive.get(session_id) or await self.storage.load(session_id)
+                if session is not None:
+                    self._alive[session_id] = session
         return session
 
     async def get_or_create(
@@ -60,8 +59,8 @@ class SessionManager:
         key = "\x1f".join((channel, conversation, thread or "", user_id))
         async with self._one_at_a_time(key):  # 两条消息同时到，也只建一个
             for known in await self.storage.list(user_id):
-                if known.key == key:
-                    return await self.get(known.session_id) or known
+                if known.key == key and (found := await self.get(known.session_id)):
+                    return found
             return await self._create(user_id, channel, key, thread)
 
     # endregion
@@ -115,8 +114,11 @@ class SessionManager:
     async def delete(self, session_id: str) -> bool:
         """连日志一起删掉；返回有没有这个会话。"""
         async with self._one_at_a_time(session_id):
-            self._alive.pop(session_id, None)
-            return await self.storage.delete(session_id)
+            return await self._delete(session_id)
+
+    async def _delete(self, session_id: str) -> bool:
+        self._alive.pop(session_id, None)
+        return await self.storage.delete(session_id)
 
     def _one_at_a_time(self, key: str) -> asyncio.Lock:
         """有人拿着或等着它，这把锁就在。"""
@@ -130,12 +132,16 @@ class SessionManager:
     async def cleanup_expired(self, is_busy: Callable[[str], bool]) -> int:
         """删掉闲得超过期限的，正忙的不删；返回删了几个。"""
         deleted = 0
-        for session in await self.storage.list():
-            ttl = self._ttl.get(session.channel)
-            idle = self._clock() - session.updated_at
-            if ttl is not None and idle > ttl and not is_busy(session.session_id):
-                deleted += await self.delete(session.session_id)
-                logger.info("session %s expired after %.0f s", session.session_id, idle)
+        for session in filter(self._is_expired, await self.storage.list()):
+            async with self._one_at_a_time(session.session_id):  # 排队的时候可能又有人聊了，再看一眼
+                known = await self.storage.load(session.session_id, last=0)
+                if known and self._is_expired(known) and not is_busy(session.session_id):
+                    deleted += await self._delete(session.session_id)
+                    logger.info("session %s expired", session.session_id)
         return deleted
+
+    def _is_expired(self, session: Session) -> bool:
+        ttl = self._ttl.get(session.channel)
+        return ttl is not None and self._clock() - session.updated_at > ttl
 
     # endregion

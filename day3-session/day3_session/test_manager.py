@@ -115,6 +115,42 @@ async def test_a_deleted_session_does_not_come_back_by_an_update(manager: Sessio
     assert await manager.list() == []
 
 
+class Slow(InMemoryStorage):
+    """每个方法做完都停一下，让别人插队。"""
+
+    async def load(self, session_id: str, *, last: int | None = None) -> Session | None:
+        found = await super().load(session_id, last=last)
+        await asyncio.sleep(0)
+        return found
+
+    async def list(self, user_id: str | None = None) -> list[Session]:
+        found = await super().list(user_id)
+        await asyncio.sleep(0)
+        return found
+
+
+async def test_a_session_deleted_while_it_is_read_does_not_come_back(clock: Clock) -> None:
+    manager = SessionManager(Slow(), clock=clock)
+    session_id = (await manager.get_or_create("alice", "web")).session_id
+    gc.collect()
+    found, _ = await asyncio.gather(manager.get(session_id), manager.delete(session_id))
+    assert await manager.get(session_id) is None
+    if found is not None:
+        with pytest.raises(StorageError, match="no session"):
+            await manager.update(found, title="订单")
+    assert await manager.list() == []
+
+
+async def test_a_session_used_while_the_idle_ones_are_looked_for_stays(clock: Clock) -> None:
+    manager = SessionManager(Slow(), clock=clock, ttl={"web": 60.0})
+    session = await manager.get_or_create("alice", "web")
+    clock.now += 61
+    deleted, _ = await asyncio.gather(
+        manager.cleanup_expired(lambda _: False), manager.append(session, [entry("还在")])
+    )
+    assert deleted == 0 and [one.session_id for one in await manager.list()] == [session.session_id]
+
+
 async def test_anothers_session_is_the_same_as_none(manager: SessionManager) -> None:
     session = await manager.get_or_create("alice", "web")
     assert await manager.owned(session.session_id, "alice") is session

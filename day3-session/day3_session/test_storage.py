@@ -189,3 +189,18 @@ async def test_many_at_once_lose_nothing(storage: SessionStorage) -> None:
         for number in range(20):
             group.create_task(storage.append("ses_1", [entry(str(number), f"t{number}")]))
     assert sorted(map(int, texts(await storage.load("ses_1")))) == list(range(20))
+
+
+@pytest.mark.parametrize("bad", ["\ud800", object()])
+async def test_what_cannot_be_written_is_refused_and_changes_nothing(tmp_path: Path, bad: object) -> None:
+    storage = FileStorage(tmp_path)
+    await storage.save(session())
+    wrong = Entry("t1", 0, {"role": "user", "content": bad})
+    with pytest.raises(StorageError, match="cannot be written"):
+        await storage.append("ses_1", [wrong])
+    changed = session()
+    changed.metadata["title"] = bad
+    with pytest.raises(StorageError, match="cannot be written"):
+        await storage.save(changed)
+    await storage.append("ses_1", [entry("a")])
+    assert wrong.position == -1 and texts(await FileStorage(tmp_path).load("ses_1")) == ["a"]
