@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 _TYPES: Final[Mapping[str, type | tuple[type, ...]]] = {
     **{"string": str, "boolean": bool, "integer": int, "number": (int, float)},
-    **{"array": list, "object": dict},
+    **{"array": list, "object": dict, "null": type(None)},
 }
 
 
@@ -49,9 +49,8 @@ class ToolRegistry:
             raise ConfigError(f"Tool `{name}` needs its parameters (a JSON Schema) and a handler.")
         else:
             about: Any = {"name": name, "description": description, "parameters": parameters}
-            self._add(
-                FunctionTool(handler, validate=partial(check_arguments, parameters), risk=risk, **about)
-            )
+            check = partial(check_arguments, parameters)
+            self._add(FunctionTool(handler, validate=check, risk=risk, **about))
 
     def _add(self, tool: Tool) -> None:
         if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", tool.name) is None:
@@ -105,15 +104,15 @@ class ToolRegistry:
 
 def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
     """按手写的 JSON Schema 检查最外面一层：缺了、多了、类型不对。"""
-    properties: Mapping[str, Any] = schema.get("properties", {})
+    properties: Mapping[str, Any] = schema.get("properties") or {}
     problems = [f"`{name}`: is required" for name in schema.get("required", ()) if name not in arguments]
     for name, value in arguments.items():
-        expected = properties.get(name, {}).get("type")
-        if name not in properties:
-            if schema.get("additionalProperties", True) is False:
-                problems.append(f"`{name}`: is not a parameter")
-        elif expected in _TYPES and not _fits(value, expected):
-            problems.append(f"`{name}`: should be of type {expected}")
+        expected = one.get("type", ()) if isinstance(one := properties.get(name), dict) else ()
+        kinds = [expected] if isinstance(expected, str) else list(expected)  # `true` 是什么都行
+        if name not in properties and schema.get("additionalProperties", True) is False:
+            problems.append(f"`{name}`: is not a parameter")
+        elif kinds and not any(_fits(value, kind) for kind in kinds):
+            problems.append(f"`{name}`: should be of type {' or '.join(kinds)}")
     if problems:
         raise bad_arguments(problems)
     return dict(arguments)
@@ -122,4 +121,5 @@ def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> 
 def _fits(value: object, expected: str) -> bool:
     if isinstance(value, bool):  # 在 Python 里它也是整数，在 JSON 里不是
         return expected == "boolean"
-    return isinstance(value, _TYPES[expected])
+    value = int(value) if isinstance(value, float) and value.is_integer() else value  # JSON 里 1.0 是整数
+    return isinstance(value, _TYPES.get(expected, object))

@@ -37,6 +37,8 @@ async def test_the_clock_is_told_in_the_zone_that_was_asked_for() -> None:
         ("1 / 3 * 3", "1"),
         ("1e3 +\n1_000", "2000"),
         ("10^40", "1E+40"),
+        ("0 * -1", "0"),
+        ("-0", "0"),
     ],
 )
 async def test_sums_are_exact(expression: str, value: str) -> None:
@@ -54,6 +56,8 @@ async def test_sums_are_exact(expression: str, value: str) -> None:
         ("1 +", "no complete"),
         ("1 / 0", "too large, or has no value"),
         ("9^9^9^9", "too large"),
+        ("0^-1", "has no value"),
+        ("1 / 0^-1", "has no value"),
         ("0xff", "Only decimal numbers"),
         ("1j", "Only decimal numbers"),
         ("1e10001", "too large"),

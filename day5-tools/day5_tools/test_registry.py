@@ -10,7 +10,10 @@ from day5_tools import ConfigError, Tool, ToolError, ToolRegistry, check_argumen
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
-    "properties": {"n": {"type": "integer"}, "on": {"type": "boolean"}, "x": {}},
+    "properties": {
+        **{"n": {"type": "integer"}, "on": {"type": "boolean"}, "x": {}},
+        **{"note": {"type": ["string", "null"]}, "any": True},
+    },
     "required": ["n"],
     "additionalProperties": False,
 }
@@ -68,6 +71,8 @@ async def test_a_function_with_a_schema_by_hand_is_a_tool_too() -> None:
         ({"n": True}, "`n`: should be of type integer"),
         ({"n": 1, "on": 1}, "`on`: should be of type boolean"),
         ({"n": 1, "z": 1}, "`z`: is not a parameter"),
+        ({"n": 1.5}, "`n`: should be of type integer"),
+        ({"n": 1, "note": 2}, "`note`: should be of type string or null"),
     ],
 )
 def test_arguments_are_held_to_the_schema(arguments: dict[str, Any], reason: str) -> None:
@@ -76,7 +81,7 @@ def test_arguments_are_held_to_the_schema(arguments: dict[str, Any], reason: str
 
 
 def test_what_fits_comes_through_unchanged() -> None:
-    arguments = {"n": 1, "on": True, "x": [None]}
+    arguments = {"n": 1.0, "on": True, "x": [None], "note": None, "any": 5}
     assert check_arguments(SCHEMA, arguments) == arguments
     assert check_arguments({"type": "object"}, {"any": "thing"}) == {"any": "thing"}
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from day5_tools import ApprovalTools, FilteredTools, Tool, ToolRegistry, tool
 
 
@@ -44,3 +46,12 @@ async def test_only_what_changes_something_is_asked_about() -> None:
     assert refused.error == "`refund` was not run: the owner said no"
     assert asked == ["refund 4471", "refund 4472"]
     assert not (await box.execute("nothing", {})).ok
+
+
+async def test_what_could_not_be_asked_about_is_not_run(caplog: pytest.LogCaptureFixture) -> None:
+    async def ask(tool: Tool, arguments: Mapping[str, Any], context: object) -> str | None:
+        return None if float(arguments["order_id"]) else "no"
+
+    refused = await ApprovalTools(ToolRegistry([refund]), ask).execute("refund", {"order_id": "secret"})
+    assert refused.error == "`refund` was not run: asking about it failed (ValueError)"
+    assert "secret" in caplog.text

@@ -1,5 +1,6 @@
 """套在工具箱外面的工具箱：只露出几样，或者动手之前先问人。"""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -7,7 +8,6 @@ from day4_agent import ToolBox, ToolResult
 from day5_tools.base import Tool
 
 __all__ = ["ApprovalTools", "FilteredTools"]
-
 
 Ask = Callable[[Tool, Mapping[str, Any], None], Awaitable[str | None]]
 
@@ -52,7 +52,11 @@ class ApprovalTools:
     async def execute(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
         tool = self._inner.find(name)
         if tool is not None and tool.risk != "read":
-            reason = await self._ask(tool, arguments, None)  # 第三个在 miniclaw 里是调用的上下文
+            try:
+                reason = await self._ask(tool, arguments, None)  # 第三个在 miniclaw 里是调用的上下文
+            except Exception as error:  # 边界：没问成就是没答应
+                logging.getLogger(__name__).exception("asking about %s failed", name)
+                reason = f"asking about it failed ({type(error).__name__})"
             if reason is not None:
                 return ToolResult.failure(f"`{name}` was not run: {reason}")
         return await self._inner.execute(name, arguments)

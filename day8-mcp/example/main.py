@@ -75,7 +75,7 @@ async def refund(order_id: str, amount: float) -> str:
 
 async def ask_owner(tool: Tool, arguments: Mapping[str, Any], _: object) -> str | None:
     """店主的规矩：查和记随便，退钱最多十块。"""
-    if tool.name != "refund" or arguments.get("amount", 0) <= 10:
+    if tool.name != "refund" or float(arguments.get("amount", 0)) <= 10:
         return None
     print(f"  [店主] {tool.name} {arguments['amount']} 元：不行")
     return "the owner allows 10 yuan at most"

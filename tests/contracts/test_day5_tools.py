@@ -119,6 +119,11 @@ async def test_a_schema_by_hand_is_held_to_as_well(side: Any) -> None:
     ):
         with pytest.raises(side.ToolError, match=reason):
             side.check_arguments(schema, wrong)
+    many: Any = {"properties": {"note": {"type": ["string", "null"]}, "n": {"type": "integer"}}}
+    for arguments in ({"note": None}, {"note": "x"}, {"n": 1.0}):
+        assert side.check_arguments(many, arguments) == arguments
+    with pytest.raises(side.ToolError, match="string or null"):
+        side.check_arguments(many, {"note": 1})
 
 
 @sides

@@ -27,7 +27,7 @@ def calculate(expression: str) -> Decimal:
     source = " ".join(expression.split()).replace("^", "**").replace("×", "*").replace("÷", "/")
     try:
         with decimal.localcontext(CONTEXT):
-            return _value(ast.parse(source, mode="eval").body, source)
+            return _value(ast.parse(source, mode="eval").body, source) + 0  # 没有 -0
     except SyntaxError as error:
         raise ToolError("This is no complete expression.") from error
     except (decimal.DecimalException, ValueError, RecursionError, MemoryError) as error:
@@ -42,7 +42,8 @@ def _value(node: ast.expr, source: str) -> Decimal:
         case ast.UnaryOp() if type(node.op) in OPERATIONS:
             return Decimal(OPERATIONS[type(node.op)](_value(node.operand, source)))
         case ast.BinOp() if type(node.op) in OPERATIONS:
-            return Decimal(OPERATIONS[type(node.op)](_value(node.left, source), _value(node.right, source)))
+            value = OPERATIONS[type(node.op)](_value(node.left, source), _value(node.right, source))
+            return Decimal(value) if value.is_finite() else CONTEXT.divide(1, 0)  # 0^-1 也是除以零
     raise ToolError("Only decimal numbers, + - * / % ^ and brackets are understood.")
 
 

@@ -23,9 +23,7 @@ def datetime_tool(*, clock: Callable[[], float] = time.time) -> Tool:
         try:
             zone = UTC if timezone == "UTC" else ZoneInfo(timezone)
         except (KeyError, ValueError, OSError) as error:  # OSError：`America` 是个目录
-            raise ToolError(
-                f"There is no time zone {timezone[:64]!r}; use a name like Asia/Shanghai."
-            ) from error
+            raise ToolError(f"There is no time zone {timezone[:64]!r}; one is Asia/Shanghai.") from error
         moment = datetime.fromtimestamp(clock(), UTC).astimezone(zone)
         content = f"{moment:%Y-%m-%d %H:%M:%S, %A} (time zone {timezone})"
         return ToolResult(content=content, data={"iso": moment.isoformat(timespec="seconds")})
