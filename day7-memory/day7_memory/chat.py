@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from day3_session import Entry, Session, SessionManager
 from day4_agent import AgentConfig, AgentRuntime, Finished, LLMChunk, LLMProvider, ToolResult, legal
+from day4_agent.providers import ModelError
 from day7_memory.context import SystemPromptBuilder
 from day7_memory.long_term import LongTermMemory
 from day7_memory.models import MemoryStoreError
@@ -62,12 +63,12 @@ class MemoryToolBox:
 class _Turn:
     """一轮的历史：每一步先存进会话；给模型看的是放进窗口之后的样子。"""
 
-    def __init__(self, sessions: SessionManager, session: Session, system: str, window: ShortTermMemory):
-        self._sessions, self._session, self._system, self._window = sessions, session, system, window
-        self._turn_id, self._step = f"turn_{secrets.token_hex(12)}", 0
+    def __init__(self, sessions: SessionManager, session: Session, window: ShortTermMemory):
+        self._sessions, self._session, self._window = sessions, session, window
+        self._turn_id, self._step, self.system = f"turn_{secrets.token_hex(12)}", 0, ""
 
     def messages(self) -> list[Message]:
-        return self._window.fit(self._system, legal(visible(self._session)))
+        return self._window.fit(self.system, legal(visible(self._session)))
 
     async def append(self, message: Message) -> None:
         await self._sessions.append(self._session, [Entry(self._turn_id, self._step, message)])
@@ -104,19 +105,20 @@ class MemoryChat:
     async def reply(
         self, user_id: str, text: str, *, skills: str = "", show: Callable[[str], None] = lambda _: None
     ) -> AgentReply:
-        """想起来，拼提示词，存下问题，跑循环，存下回答。"""
+        """想起来，存下问题，拼提示词，跑循环，存下回答。"""
         async with self._locks.setdefault(user_id, asyncio.Lock()):
             session = await self._sessions.get_or_create(user_id, "chat", conversation="chat")
             used = self._builder.fitting(await self._memory.search(user_id, text))
-            system = await self._system(session, used, skills)
-            turn = _Turn(self._sessions, session, system, self._window)
+            turn = _Turn(self._sessions, session, self._window)
             await turn.append({"role": "user", "content": text})
+            turn.system = await self._system(session, used, skills)
             async with aclosing(self._runtime.run(turn, MemoryToolBox(self._memory, user_id))) as events:
                 async for event in events:
                     if isinstance(event, LLMChunk):
                         show(event.text)
                     elif isinstance(event, Finished):
-                        said = event.response.text or "Stopped: a limit was reached."
+                        if not (said := event.response.text):
+                            show(said := "Stopped: a limit was reached.")
                         await turn.append({"role": "assistant", "content": said})
             history = [entry.message for entry in session.messages]
             memories = [{"memory_id": one.record.memory_id, "content": one.record.content} for one in used]
@@ -130,13 +132,17 @@ class MemoryChat:
         earlier = session.metadata.get("summary") or {"text": "", "position": 0}
         parts = {"skills": skills, "memories": used, "today": self._today()}
         system = self._builder.build(**parts, summary=earlier["text"])
-        history, room = visible(session), self._window.room(system)
+        history, room = visible(session)[:-1], self._window.room(system)
         end = oldest_turns(history, room // 2) if oldest_turns(history, room) else 0
         if not end:
             return system
         asked = summary_request(history[:end], window=self._max_tokens, earlier=earlier["text"])
-        if not (said := (await self._provider.chat(asked)).text.strip()):
-            return system  # 没写出来：这一次先由窗口截断
+        try:
+            if not (said := (await self._provider.chat(asked)).text.strip()):
+                return system  # 没写出来：这一次先由窗口截断
+        except ModelError as error:
+            logger.warning("no summary of %s: %s", session.session_id, error)
+            return system
         written = {"text": said, "position": earlier["position"] + end}
         await self._sessions.update(session, summary=written)
         logger.info("the first %d messages of %s are summarised", written["position"], session.session_id)

@@ -13,16 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from day7_memory.models import (
-    MEMORY_ID,
-    MemoryRecord,
-    MemorySearchResult,
-    MemoryStoreError,
-    make_record,
-    moment_of,
-    parse_record,
-    render_record,
-)
+from day7_memory import models
+from day7_memory.models import MemoryRecord, MemorySearchResult, MemoryStoreError
 
 logger = logging.getLogger(__name__)
 
@@ -49,9 +41,9 @@ class LongTermMemory:
         memory_id: str | None = None,
     ) -> MemoryRecord:
         """记住一件事。一字不差的已经有了，就只更新时间；给了 `memory_id` 就换掉那一条。"""
-        now, name = moment_of(self._clock()), memory_id or f"mem_{secrets.token_hex(12)}"
+        now, name = models.moment_of(self._clock()), memory_id or f"mem_{secrets.token_hex(12)}"
         fields = {"content": content, "context": context, "memory_type": memory_type}
-        draft = make_record({**fields, "created_at": now, "updated_at": now, "memory_id": name})
+        draft = models.make_record({**fields, "created_at": now, "updated_at": now, "memory_id": name})
 
         def work(directory: Path) -> MemoryRecord:
             for known in _read_all(directory):
@@ -64,8 +56,7 @@ class LongTermMemory:
 
     async def search(self, scope: str, query: str, limit: int = 5) -> list[MemorySearchResult]:
         """和问题有共同词的，最像的在前。"""
-        records = await self._run(scope, _read_all)
-        return rank(records, query)[:limit]
+        return rank(await self._run(scope, _read_all), query)[:limit]
 
     async def get(self, scope: str, memory_id: str) -> MemoryRecord | None:
         """那一条，或者 `None`。"""
@@ -89,7 +80,8 @@ class LongTermMemory:
 
         def work(directory: Path) -> int:
             count = len(_read_all(directory))
-            shutil.rmtree(directory, ignore_errors=True)
+            if directory.exists():
+                shutil.rmtree(directory)
             return count
 
         return await self._run(scope, work)
@@ -104,7 +96,7 @@ class LongTermMemory:
         async with self._lock:
             try:
                 return await asyncio.to_thread(work, self._root / "users" / scope / "memory")
-            except OSError as error:
+            except (OSError, UnicodeError) as error:
                 raise MemoryStoreError(f"the memory of {scope} cannot be used: {error}") from error
 
 
@@ -131,7 +123,7 @@ def words(text: str) -> Counter[str]:
 
 def _checked(memory_id: str) -> str:
     """编号会变成文件名，所以只收自己造的那种样子。"""
-    if not re.fullmatch(MEMORY_ID, memory_id):
+    if not re.fullmatch(models.MEMORY_ID, memory_id):
         raise MemoryStoreError(f"{memory_id[:80]!r} is no memory id; one looks like `mem_3f9c…`")
     return memory_id
 
@@ -140,8 +132,8 @@ def _read_all(directory: Path) -> list[MemoryRecord]:
     records = []
     for path in directory.glob("mem_*.md"):
         try:
-            text = path.read_text(encoding="utf-8")
-            records.append(parse_record(text, memory_id=path.stem, modified=path.stat().st_mtime))
+            text = path.read_bytes().decode("utf-8-sig")
+            records.append(models.parse_record(text, memory_id=path.stem, modified=path.stat().st_mtime))
         except (MemoryStoreError, UnicodeDecodeError) as error:
             logger.warning("%s is passed over: %s", path.name, error)
     return sorted(records, key=lambda record: (record.created_at, record.memory_id))
@@ -151,9 +143,9 @@ def _write(directory: Path, record: MemoryRecord) -> MemoryRecord:
     """先写在旁边再换过去：崩在哪里都不会有半条记忆。"""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.memory_id}.md"
-    temporary = path.with_suffix(".tmp")
-    with temporary.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(render_record(record))
+    temporary, content = path.with_suffix(".tmp"), models.render_record(record).encode()
+    with temporary.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

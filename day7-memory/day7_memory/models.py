@@ -70,11 +70,12 @@ def render_record(record: MemoryRecord) -> str:
 
 def parse_record(text: str, *, memory_id: str, modified: float) -> MemoryRecord:
     """文件里的一条；编号是文件名，没写时间就用文件的时间。没有说明的文件整个是内容。"""
+    text = text if text.startswith("---\n") else text.replace("\r\n", "\n")  # 手写的，也许是 Windows 的
     head, body = "", text
     if text.startswith("---\n"):
         head, _, body = text[4:].partition("\n---\n")
     fields: dict[str, str] = {}
-    for line in head.splitlines():
+    for line in head.split("\n"):
         if match := _LINE.fullmatch(line):
             fields[match[1]] = _scalar(match[2])
     moment, content = moment_of(modified), body.removesuffix("\n")

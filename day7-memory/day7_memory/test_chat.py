@@ -72,6 +72,19 @@ async def test_an_empty_summary_stands_for_nothing(tmp_path: Path) -> None:
     assert "<summary>" not in provider.requests[-1][0]["content"]
 
 
+async def test_a_summary_that_fails_loses_no_question_and_stops_nothing(tmp_path: Path) -> None:
+    long = "订单" * 60
+    lines = [LLMResponse(text=f"回答{number}{long}") for number in range(3)]
+    broken = ModelError("model_error", "broken")
+    provider = ScriptedProvider([*lines, broken, LLMResponse(text="好")])
+    chat = chat_of(provider, tmp_path, max_tokens=600)
+    for number in range(3):
+        await chat.reply("alice", f"问{number}{long}")
+    reply = await chat.reply("alice", "然后呢？")
+    assert reply.text == "好" and reply.history[-2]["content"] == "然后呢？"
+    assert provider.requests[-1][-1]["content"] == "然后呢？"
+
+
 async def test_messages_of_one_person_wait_for_each_other(tmp_path: Path) -> None:
     first = asyncio.Event()
 
@@ -104,7 +117,9 @@ async def test_a_limit_that_is_reached_is_said(tmp_path: Path) -> None:
     sessions = SessionManager(InMemoryStorage(), clock=time.time)
     provider = ScriptedProvider([saying("a"), saying("b")])
     chat = MemoryChat(provider, memory, sessions, config=AgentConfig(max_iterations=2))
-    assert (await chat.reply("alice", "记住")).text == "Stopped: a limit was reached."
+    shown: list[str] = []
+    reply = await chat.reply("alice", "记住", show=shown.append)
+    assert reply.text == "".join(shown) == "Stopped: a limit was reached."
 
 
 async def test_what_cannot_be_saved_is_a_result_for_the_model(tmp_path: Path) -> None:

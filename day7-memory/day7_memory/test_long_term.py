@@ -85,6 +85,31 @@ async def test_forgetting(memory: LongTermMemory, tmp_path: Path) -> None:
     assert not directory(tmp_path).exists()
 
 
+async def test_what_is_still_there_was_not_forgotten(memory: LongTermMemory, tmp_path: Path) -> None:
+    await memory.save("alice", "住在杭州")
+    directory(tmp_path).rename(tmp_path / "elsewhere")
+    directory(tmp_path).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(MemoryStoreError, match="cannot be used"):
+        await memory.clear("alice")
+    assert len(await memory.list("alice")) == 1
+    assert await memory.clear("bob") == 0
+
+
+async def test_every_line_end_comes_back_and_editors_of_windows_are_read(
+    memory: LongTermMemory, tmp_path: Path
+) -> None:
+    saved = await memory.save("alice", "一\r\n二", context="说\u2028的")
+    (known,) = await memory.list("alice")
+    assert known == saved
+    head = "\ufeff---\r\nmemory_type: episodic\r\n---\r\n买过鞋\r\n"
+    (directory(tmp_path) / "mem_own.md").write_bytes(head.encode())
+    own = await memory.get("alice", "mem_own")
+    assert own is not None and (own.memory_type, own.content) == ("episodic", "买过鞋")
+    with pytest.raises(MemoryStoreError, match="cannot be used"):
+        await memory.save("alice", "x", context="\ud800")
+    assert len(await memory.list("alice")) == 2
+
+
 @pytest.mark.parametrize("scope", ["../bob", "Alice", "", "a/b"])
 async def test_nobody_leads_out_of_the_directory(memory: LongTermMemory, scope: str) -> None:
     with pytest.raises(MemoryStoreError, match="no user id"):
