@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Self
 
 from day5_tools import Tool, ToolError, ToolResult
@@ -28,7 +28,8 @@ class MCPClient:
             if version not in HANDSHAKE:
                 raise MCPUnavailable(f"The server speaks {version!r}, which is not spoken here.")
             self.version = version
-            await self._link.send(encode({"method": "notifications/initialized"}))
+            ready = encode({"method": "notifications/initialized"})
+            await self._in_time("initialized", self._link.send(ready))
         except BaseException:
             await self.close()
             raise
@@ -44,9 +45,12 @@ class MCPClient:
         """问一次，限时。"""
         request = Request(next(self._ids), method, dict(params or {}))
         headers = {"MCP-Protocol-Version": self.version} if self.version else {}
+        return dict(await self._in_time(method, self._link.exchange(request, headers)))
+
+    async def _in_time(self, method: str, work: Awaitable[Any]) -> Any:
         try:
             async with asyncio.timeout(self._call_seconds):
-                return await self._link.exchange(request, headers)
+                return await work
         except TimeoutError as error:
             raise MCPUnavailable(f"`{method}` was not answered in {self._call_seconds:g} s.") from error
 
@@ -87,5 +91,4 @@ class RemoteTool(Tool):
             raise ToolError(f"The MCP server `{self._server_name}`: {error}") from error
         blocks = [block for block in result.get("content") or () if isinstance(block, dict)]
         text = "\n\n".join(str(block.get("text", f"[{block.get('type')}]")) for block in blocks)
-        failed = result.get("isError")
-        return ToolResult.failure(text) if failed else ToolResult(content=text or "(no output)")
+        return ToolResult.failure(text) if result.get("isError") else ToolResult(content=text or "(empty)")

@@ -16,7 +16,6 @@ class ServerConfig(BaseModel):
     """一个服务器：一个程序（`command`），或者一个 `url`。别家多写的键，略过。"""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
-
     command: str = ""
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
@@ -38,7 +37,7 @@ def read_servers(path: Path, environ: Mapping[str, str] = os.environ) -> ServerL
     try:
         text = path.read_text(encoding="utf-8-sig") if path.exists() else '{"mcpServers": {}}'
         entries = dict(json.loads(text)["mcpServers"])
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise ConfigError(f"`{path}` must be a JSON object with `mcpServers`.") from error
     for name, entry in entries.items():
         try:
@@ -46,7 +45,7 @@ def read_servers(path: Path, environ: Mapping[str, str] = os.environ) -> ServerL
             if bool(config.command) == bool(config.url):
                 raise ValueError("give either `command` or `url`")
             servers[name] = config
-        except ValueError as error:  # Pydantic 的错也是它
+        except (ValueError, RecursionError) as error:  # Pydantic 的错也是前一个
             broken[name] = f"{path.name}: {name}: {' '.join(str(error).split())[:200]}."
         except KeyError as error:
             broken[name] = f"{path.name}: {name}: the environment variable {error.args[0]} is not set."

@@ -54,8 +54,6 @@ class StdioLink:
         except ValueError:  # 一行太长，这条线就废了
             logger.warning("%s writes a line of more than %d bytes; it is ended", self._name, MAX_LINE)
             _kill(process)
-            while await process.stdout.read(2**16):  # 没读完的管道关不上，`close` 就等不到头
-                pass
         for future in (one for one in self._pending.values() if not one.done()):
             future.set_exception(MCPUnavailable(f"The server {self._name} ended without an answer."))
 
@@ -84,6 +82,8 @@ class StdioLink:
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), END_SECONDS)
         _kill(process)
+        await asyncio.wait({self._reading}, timeout=END_SECONDS)
+        process._transport.close()  # type: ignore[attr-defined] # 输出也许还在别的进程手里：不等它放手
         await asyncio.gather(process.wait(), self._reading)
 
 
@@ -112,8 +112,7 @@ class HttpLink:
         raise MCPUnavailable("The server ended its answer without a result.")
 
     async def send(self, message: bytes) -> None:
-        async for _ in self._post(message):
-            pass
+        _ = [answer async for answer in self._post(message)]
 
     async def _post(self, body: bytes) -> AsyncIterator[Message]:
         if self._http is None or self._http.closed:

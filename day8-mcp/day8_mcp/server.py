@@ -12,7 +12,6 @@ from day8_mcp import protocol
 from day8_mcp.protocol import HANDSHAKE, INVALID_PARAMS, MCPError, Message, Request
 
 logger = logging.getLogger(__name__)
-
 MAX_CALLS: Final = 64  # 一个客户端同时最多几个请求，再多就拒绝
 READS: Final = {"annotations": {"readOnlyHint": True}}  # 信得过我们的，用的时候就不用问人
 Send = Callable[[bytes], None]

@@ -46,11 +46,11 @@ for line in sys.stdin:
 """
 
 
-def fake(directory: Path, version: str = '"2025-06-18"', more: str = "", **options: Any) -> MCPClient:
+def fake(directory: Path, version: str = '"2025-06-18"', more: str = "", before: str = "") -> MCPClient:
     path = directory / "fake.py"
-    path.write_text(FAKE.replace("VERSION", version) + more, encoding="utf-8")
+    path.write_text(before + FAKE.replace("VERSION", version) + more, encoding="utf-8")
     command = [sys.executable, "-I", "-S", str(path)]
-    return MCPClient(lambda: StdioLink(command, env={}, name="fake"), **options)
+    return MCPClient(lambda: StdioLink(command, env={}, name="fake"))
 
 
 async def test_the_shop_is_used_over_a_program_of_its_own() -> None:
@@ -151,6 +151,37 @@ async def test_a_stubborn_server_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
         async with fake(tmp_path, more="\nwhile True: time.sleep(60)\n") as client:
             process = client._link._process  # type: ignore[union-attr] # 看它是不是真的没了
         assert process is not None and process.returncode == -9
+
+
+async def test_a_stranger_who_holds_the_output_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "END_SECONDS", 0.1)
+    stranger = "import subprocess\nsubprocess.Popen(['sleep', '4'], start_new_session=True)\n"
+    async with asyncio.timeout(20):
+        client = await fake(tmp_path, before=stranger).__aenter__()
+        began = asyncio.get_running_loop().time()
+        assert await client.list_tools()
+        await client.close()
+        assert asyncio.get_running_loop().time() - began < 3, "等了那个 sleep"
+
+
+async def test_a_server_that_takes_no_notification_is_given_up() -> None:
+    released = asyncio.Event()
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        message = await request.json()
+        if "id" not in message:
+            await released.wait()
+        answer = {"jsonrpc": "2.0", "id": message.get("id"), "result": {"protocolVersion": "2025-06-18"}}
+        return web.json_response(answer)
+
+    async with asyncio.timeout(5), served(handle) as url:
+        client = MCPClient(lambda: HttpLink(url))
+        client._call_seconds = 0.2
+        with pytest.raises(MCPUnavailable, match="`initialized` was not answered"):
+            await client.__aenter__()
+        released.set()
 
 
 async def test_secrets_stay_with_us(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,8 @@ def test_a_wrong_entry_leaves_the_others_as_they_are(tmp_path: Path) -> None:
 
 def test_no_file_is_no_servers_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
     assert read_servers(tmp_path / "mcp.json").servers == {}
-    for text in ("{", "[]", "{}", '{"mcpServers": 5}'):
+    deep = "[" * 100_000 + "]" * 100_000
+    for text in ("{", "[]", "{}", '{"mcpServers": 5}', deep):
         (tmp_path / "mcp.json").write_text(text, encoding="utf-8")
         with pytest.raises(ConfigError, match="mcpServers"):
             read_servers(tmp_path / "mcp.json")

@@ -38,7 +38,7 @@ from day4_agent import (
     ToolCall,
     ToolFinished,
 )
-from day5_tools import ApprovalTools, FilteredTools, Tool, ToolRegistry, calculator_tool, tool
+from day5_tools import ApprovalTools, ConfigError, FilteredTools, Tool, ToolRegistry, calculator_tool, tool
 from day6_skills import SkillManager, skill_tools
 from day7_memory import LongTermMemory, SystemPromptBuilder
 from day8_mcp import HttpLink, MCPClient, MCPError, RemoteTool, StdioLink, read_servers
@@ -105,7 +105,11 @@ class Shop:
     # region connect
     async def connect(self, file: Path, stack: AsyncExitStack) -> None:
         """`mcp.json` 里的服务器，连上一个，登记一个的工具；连不上的说一声。`stack` 负责最后断开。"""
-        servers, broken = read_servers(file)
+        try:
+            servers, broken = read_servers(file)
+        except ConfigError as error:
+            print(f"  [没有接上] {error}")
+            return
         for reason in broken.values():
             print(f"  [没有接上] {reason}")
         for name, config in servers.items():
@@ -118,7 +122,10 @@ class Shop:
             for listed in rows:
                 remote = f"mcp__{name}__{listed['name']}"
                 more: Any = {"server_name": name, "listed": listed, "is_trusted": config.trusted}
-                self.registry.register(RemoteTool(client, remote, **more))
+                try:
+                    self.registry.register(RemoteTool(client, remote, **more))
+                except ConfigError as error:  # 它的名字我们用不了
+                    print(f"  [没有接上] {error}")
 
     # endregion
 

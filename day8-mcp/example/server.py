@@ -32,4 +32,7 @@ if __name__ == "__main__":
         print(desktop_config())
     else:
         source, target = take_stdio()  # 最先做：后面谁 print 都不会弄坏协议
-        asyncio.run(serve_stdio(shop_server(), source, target))
+        try:
+            asyncio.run(serve_stdio(shop_server(), source, target))
+        except KeyboardInterrupt:
+            sys.exit(130)
