@@ -1,6 +1,11 @@
 """第 2 天接在第 1 天上：三条渠道，一张路由表，一条总线。"""
 
 import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -106,3 +111,21 @@ async def test_a_web_page_talks_to_the_router_of_day_one() -> None:
         assert (await ws.receive_json())["payload"]["data"] == {"text": msg_id}
     pumping.cancel()
     await channel.stop()
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_port_that_will_not_do_is_told_in_one_line(taken: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1] if taken else 99999)
+        done = subprocess.run(
+            [sys.executable, "example/chat.py", "--port", port],
+            cwd=Path(__file__).parent.parent,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONIOENCODING": "utf-8"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=30,
+            check=False,
+        )
+    assert done.returncode == 2 and done.stderr.startswith(f"--port {port}")
+    assert len(done.stderr.splitlines()) == 1

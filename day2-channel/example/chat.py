@@ -39,6 +39,9 @@ def main() -> int:
         asyncio.run(run(args.user, args.port))
     except KeyboardInterrupt:
         return 130
+    except (OSError, OverflowError) as error:  # 端口有人在用，或者没有这样的端口
+        print(f"--port {args.port}：用不了（{error}）。换一个，或者用 0。", file=sys.stderr)
+        return 2
     return 0
 
 

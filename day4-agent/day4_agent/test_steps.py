@@ -70,3 +70,16 @@ def test_what_was_to_be_remembered_is_there_after_a_restart(run: Callable[..., s
     assert "小林" in run(5, "我叫什么", "exit")
     (tmp_path / "user_memory.json").write_text("{oops", encoding="utf-8")
     assert "什么也没有" in run(5, "我叫什么")
+
+
+@pytest.mark.parametrize("key", ["k", "密钥"])
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_a_server_that_cannot_be_reached_is_told_in_one_line(
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, step: int, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+    monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.0)
+    with pytest.raises(SystemExit, match="模型没有答上来") as caught:
+        run(step, "现在几点？")
+    assert "\n" not in str(caught.value.code)

@@ -25,6 +25,9 @@ async def main() -> int:
     if not key:
         print("先设置 OPENAI_API_KEY（本机的服务器可以填任何词），再加上 OPENAI_BASE_URL 和 OPENAI_MODEL。")
         return 2
+    if not key.isascii():
+        print("OPENAI_API_KEY 里有不是 ASCII 的字：请重新复制一遍密钥。")
+        return 2
     config = AgentConfig(system_prompt="你是一家小店的客服。查订单要用工具，不要编。", temperature=0.2)
     provider = OpenAIProvider(
         os.environ.get("OPENAI_MODEL", "gpt-5-mini"),

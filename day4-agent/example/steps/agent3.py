@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from openai import OpenAI
+from openai import OpenAI, OpenAIError
 
 MODEL = os.environ.get("OPENAI_MODEL", "gpt-5-mini")
 INSTRUCTIONS = "你是一家小店的客服，回答要短。要知道时间就用工具，不要猜。"
@@ -93,4 +93,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except (OpenAIError, UnicodeEncodeError) as error:  # 连不上、被拒绝，或者密钥里有不是 ASCII 的字
+        sys.exit(f"模型没有答上来（看看 OPENAI_API_KEY 和 OPENAI_BASE_URL）：{error}")
