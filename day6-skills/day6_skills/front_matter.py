@@ -13,6 +13,8 @@ __all__ = ["FrontMatter", "FrontMatterProblem", "parse_front_matter"]
 
 _PAIR = re.compile(r"([A-Za-z_][\w-]*):(?:\s+(.*))?")
 _ITEM = re.compile(r"\s*-\s+(.+)")
+_PART = re.compile(r"""\s*("[^"]*"|'[^']*'|[^\s,\[\]"'][^,\]]*)?\s*([,\]])""")
+_QUOTES = "the quotes are not closed, or something follows them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,9 @@ def _read_line(line: str, key: str, fields: dict[str, Any]) -> tuple[str, str]:
     if not line.strip() or line.lstrip().startswith("#"):
         return "", key
     if (item := _ITEM.fullmatch(line)) is not None and key:
-        fields[key] = [*(fields[key] or ()), _plain(item[1])]
+        if (text := _plain(item[1])) is None:
+            return f"`{key}`: {_QUOTES}", ""
+        fields[key] = [*(fields[key] or ()), text]
         return "", key
     pair = _PAIR.fullmatch(line.rstrip())
     if pair is None:
@@ -64,18 +68,32 @@ def _read_line(line: str, key: str, fields: dict[str, Any]) -> tuple[str, str]:
     if value[:1] in ("{", "|", ">", "&", "*", "!"):
         return f"`{name}`: write it as one line of text or as a list", ""
     if value.startswith("["):
-        if not value.endswith("]"):
-            return f"`{name}`: the list has no closing `]`", ""
-        value_list = [_plain(one) for one in value[1:-1].split(",") if one.strip()]
-        fields[name] = value_list
+        if (found := _list(value)) is None:
+            return f"`{name}`: the list is not understood, or has no closing `]`", ""
+        fields[name] = found
         return "", ""
-    fields[name] = _plain(value)
-    return "", "" if value else name
+    if (text := _plain(value)) is None:
+        return f"`{name}`: {_QUOTES}", ""
+    fields[name] = text
+    return "", "" if text else name
 
 
-def _plain(value: str) -> str:
-    """去掉引号；没有引号的，去掉后面的注释。"""
+def _list(value: str) -> list[str] | None:
+    """`[a, "b, c"]  # 注释`；读不懂就是 `None`。"""
+    found, place = list[str](), 1
+    while (part := _PART.match(value, place)) is not None:
+        if part[1]:
+            found.append(_plain(part[1]) or "")
+        place = part.end()
+        if part[2] == "]":
+            return found if value[place:].strip()[:1] in ("", "#") else None
+    return None
+
+
+def _plain(value: str) -> str | None:
+    """引号里的原样，没有引号的去掉后面的注释；引号没关上，或者后面还有话，就是 `None`。"""
     value = value.strip()
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        return value[1:-1]
-    return re.split(r"\s#", value)[0].rstrip()
+    if value[:1] not in ("'", '"'):
+        return re.split(r"(?:^|\s)#", value)[0].rstrip()
+    inside, quote, rest = value[1:].partition(value[0])
+    return inside if quote and rest.strip()[:1] in ("", "#") else None

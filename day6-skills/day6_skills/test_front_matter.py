@@ -24,7 +24,12 @@ long:
   - one
   - two # second
 empty:
-url: https://shop.example/a#b"""
+url: https://shop.example/a#b
+trigger: "退款" # 词
+commas: ["a, b", 'c', d]  # 三个
+none: # 还没写
+later: # 在下面
+  - "x" # 一"""
     assert read(head) == {
         "name": "refund",
         "version": "1.10",
@@ -35,6 +40,10 @@ url: https://shop.example/a#b"""
         "long": ["one", "two"],
         "empty": "",
         "url": "https://shop.example/a#b",
+        "trigger": "退款",
+        "commas": ["a, b", "c", "d"],
+        "none": "",
+        "later": ["x"],
     }
 
 
@@ -56,6 +65,11 @@ def test_the_body_is_everything_below() -> None:
         ("---\nx: {a: b}\n---\n", 2, "one line of text or as a list"),
         ("---\nx: |\n  a\n---\n", 2, "one line of text or as a list"),
         ("---\nx: [a, b\n---\n", 2, "no closing `]`"),
+        ("---\nx: [a, [b]]\n---\n", 2, "the list is not understood"),
+        ("---\nx: [a] b\n---\n", 2, "the list is not understood"),
+        ('---\nx: "a\n---\n', 2, "quotes are not closed"),
+        ('---\nx: "a" b\n---\n', 2, "quotes are not closed"),
+        ('---\nx:\n- "a\n---\n', 3, "quotes are not closed"),
     ],
 )
 def test_what_is_not_understood_is_named_with_its_line(text: str, line: int, reason: str) -> None:
