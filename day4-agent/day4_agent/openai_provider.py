@@ -38,8 +38,8 @@ class OpenAIProvider:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._client = AsyncOpenAI(api_key=api_key, base_url=base_url, timeout=read_timeout, max_retries=0)
-        given = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(parameters or {})}
-        self._parameters = {name: value for name, value in given.items() if value is not None}
+        raw = {"model": model, "temperature": temperature, "max_tokens": max_tokens, "extra_body": parameters}
+        self._parameters: Any = {name: value for name, value in raw.items() if value is not None}
         self._retries, self._sleep = max_retries, sleep
 
     async def close(self) -> None:

@@ -196,3 +196,12 @@ async def test_arguments_are_an_object_or_none(server: FakeServer, arguments: st
     (call,) = (await provider.chat(USER)).tool_calls
     assert call.arguments == read
     await provider.close()
+
+
+async def test_a_parameter_that_the_client_does_not_know_is_the_servers_to_judge(server: FakeServer) -> None:
+    server.script = [400]
+    provider = server.provider(parameters={"nope": 1})
+    with pytest.raises(ModelError, match="answered 400"):
+        await provider.chat(USER)
+    await provider.close()
+    assert server.bodies[0]["nope"] == 1

@@ -83,3 +83,13 @@ def test_a_server_that_cannot_be_reached_is_told_in_one_line(
     with pytest.raises(SystemExit, match="模型没有答上来") as caught:
         run(step, "现在几点？")
     assert "\n" not in str(caught.value.code)
+
+
+@pytest.mark.parametrize("step", [3, 4, 5])
+def test_utc_needs_no_data_base_of_time_zones(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise KeyError(name)
+
+    monkeypatch.setattr("zoneinfo.ZoneInfo", missing)
+    names = runpy.run_path(str(STEPS / f"agent{step}.py"))
+    assert names["run_tool"]("get_current_time", '{"timezone": "UTC"}').startswith("20")

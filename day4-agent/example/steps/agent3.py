@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -21,7 +21,7 @@ MAX_TURNS = 8  # 最多问几次模型：它要是一直要工具，总得有人
 
 def get_current_time(timezone: str) -> str:
     """某个时区现在几点。"""
-    return datetime.now(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
+    return datetime.now(UTC if timezone == "UTC" else ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
 
 
 # 白名单：模型只能叫得动这里的名字。它写什么都只是一段文字，执行哪个函数由这张表说了算。

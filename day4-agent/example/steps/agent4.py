@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -21,7 +21,7 @@ MAX_TURNS = 8
 
 def get_current_time(timezone: str) -> str:
     """某个时区现在几点。"""
-    return datetime.now(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
+    return datetime.now(UTC if timezone == "UTC" else ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
 
 
 TOOLS: dict[str, Callable[..., str]] = {"get_current_time": get_current_time}

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +26,7 @@ MEMORY = Path("user_memory.json")  # 在当前目录里，可以打开来看、�
 
 def get_current_time(timezone: str) -> str:
     """某个时区现在几点。"""
-    return datetime.now(ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
+    return datetime.now(UTC if timezone == "UTC" else ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M")
 
 
 def load_memory() -> dict[str, str]:
