@@ -389,3 +389,21 @@ def test_a_wrong_timer_in_the_settings_is_named(tmp_path: Path, settings: dict[s
     with pytest.raises(ConfigError, match=words) as caught:
         load_settings(env={}, data_dir=str(tmp_path), arguments={"timers": {"t": settings}})
     assert "timers.t" in str(caught.value)
+
+
+async def test_the_hundredth_run_of_a_timer_costs_what_the_tenth_did(tmp_path: Path) -> None:
+    """HKUDS/nanobot#2375: a heartbeat kept its whole session, 560,000 tokens a tick."""
+    runs = 30
+
+    async def answer(messages: list[Message]) -> LLMResponse:
+        return LLMResponse(text=f"run {len(model.requests)}: nothing new")
+
+    model = ScriptedProvider([answer] * runs)
+    async with running_claw(tmp_path, model) as claw:
+        for number in range(runs):
+            given = {"channel": "timer", "conversation": "timer:tick", "msg_id": f"tick-{number}"}
+            receipt = await send(claw, "is there anything new?", **given)
+            await outcome(claw, receipt.turn_id)
+    sizes = [len(request) for request in model.requests]
+    assert sizes[9] == sizes[-1] == 1 + 2 * 4 + 1
+    assert "run 29" in str(model.requests[-1])

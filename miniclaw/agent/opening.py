@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from miniclaw.agent.core import Core
 from miniclaw.agent.incoming import load_images, take_in
@@ -19,6 +19,10 @@ from miniclaw.tools.workspace import Workspace
 from miniclaw.tools.wrappers import FilteredTools
 
 __all__ = ["TurnOpening"]
+
+
+RUNS: Final = 4
+"""Earlier runs of a timer that the model sees."""
 
 
 class TurnOpening:
@@ -35,6 +39,8 @@ class TurnOpening:
         """Store the user's message, recall, and tell readers that the turn begins."""
         steps = session.steps_of(turn.turn_id)
         if not steps:
+            if turn.channel == "timer":
+                await self._pass_over_old_runs(session)
             message, meta = await self._said(turn, progress)
             await self._c.sessions.append(session, [Entry(turn.turn_id, 0, message, self._c.clock(), meta)])
             if not session.title:
@@ -47,6 +53,13 @@ class TurnOpening:
         feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})
         if turn.attempt > 1:
             self._c.live.bus.publish(f"session.{turn.session_id}", feed.snapshot())
+
+    async def _pass_over_old_runs(self, session: Session) -> None:
+        """Let the model see a few earlier runs of a timer, so that its hundredth costs what its tenth did."""
+        said = (e for e in session.messages if e.position >= session.start and e.message["role"] == "user")
+        begins = [entry.position for entry in said]
+        if len(begins) > RUNS:
+            await self._c.sessions.update(session, cleared=begins[-RUNS], summary=None)
 
     async def _said(self, turn: Turn, progress: Progress) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """The text, and what is told of each file that came with it; and what a person sees of that."""
