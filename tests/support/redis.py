@@ -91,7 +91,8 @@ def sentinel_of(server: RedisServer, name: str, directory: Path) -> Iterator[int
     """A Sentinel that knows the server by a name; its port."""
     assert PROGRAM is not None
     port, file = free_port(), directory / "sentinel.conf"
-    file.write_text(f"port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {server.port} 1\n")
+    text = f"port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {server.port} 1\n"
+    file.write_text(text, encoding="utf-8")
     command = [PROGRAM, str(file), "--sentinel", "--dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

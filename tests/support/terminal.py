@@ -56,11 +56,11 @@ class Terminal:
         self._cursor = found + len(text)
 
     def exit_code(self, *, press: str = "") -> int:
-        """Wait for the end; `press` is typed about every second until then."""
+        """Wait for the end; `press` is typed about every three seconds until then."""
         begin = time.monotonic()
         pressed = 0
         while self._code is None:
-            if press and time.monotonic() - begin >= pressed:
+            if press and time.monotonic() - begin >= 3 * pressed:
                 pressed += 1
                 self.type(press)
             assert time.monotonic() - begin < GUARD, f"the program did not end: {self.output[-500:]!r}"

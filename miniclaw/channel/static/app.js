@@ -144,7 +144,6 @@ function gone(id) {
 	if (thread && thread === current) newChat()
 }
 
-/** Say something again, or otherwise: in a new chat that has what came before, so that nothing is lost. */
 async function branch(thread, turn, text) {
 	await sidebar.fork(thread.session, (await thread.positionOf(turn)) - 1)
 	send(text)

@@ -147,7 +147,6 @@ export class Sidebar {
 		])
 	}
 
-	/** A new chat with the messages of this one up to a position, and opens it. */
 	async fork(id, position) {
 		const row = await call(sessionPath(id, "/fork"), position === undefined ? {} : {position})
 		this.update(row.session_id, row)
@@ -155,7 +154,6 @@ export class Sidebar {
 		this.on.opened()
 	}
 
-	/** It is gone from the list at once, and from the server when it can be taken back no more. */
 	#delete(id, title) {
 		this.#leaving.add(id)
 		this.#draw()

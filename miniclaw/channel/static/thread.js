@@ -251,7 +251,6 @@ export class Thread {
 		this.#older.hidden = !page.more
 	}
 
-	/** Too much happened meanwhile: begin again with the newest page. */
 	#forget() {
 		for (const turn of this.#turns.values()) turn.element.remove()
 		this.#turns.clear()

@@ -60,7 +60,6 @@ export class Turn {
 		if (Array.isArray(files)) this.#files.replaceChildren(...files.map(file => chip({id: file.id, name: file.name ?? file.id})))
 	}
 
-	/** Write the message anew; it goes into a branch, so that nothing is lost. */
 	async edit() {
 		if (!this.id || !this.#bubble.isConnected) return
 		const {editor} = await import("./forms.js").catch(() => ({}))

@@ -133,7 +133,6 @@ export class Wire {
 		})
 	}
 
-	/** Give the socket up without waiting for its closing handshake. */
 	#drop() {
 		const socket = this.#socket
 		if (!socket) return
