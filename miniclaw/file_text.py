@@ -212,6 +212,10 @@ def _read_office(path: str, out: _Out, tell: Callable[[str], None]) -> None:
                 _cells(office, name, strings, out)
         else:
             raise _Refused("unsupported", "This archive is no document: only docx, xlsx and pptx are taken.")
+    except NotImplementedError as error:  # before RuntimeError, of which it is one
+        raise _Refused(
+            "unsupported", "This document is packed in a way that office programs do not use."
+        ) from error
     except (
         zipfile.BadZipFile,
         expat.ExpatError,
@@ -222,10 +226,6 @@ def _read_office(path: str, out: _Out, tell: Callable[[str], None]) -> None:
         IndexError,
     ) as error:
         raise _Refused("unsupported", "This document is damaged or encrypted.") from error
-    except NotImplementedError as error:
-        raise _Refused(
-            "unsupported", "This document is packed in a way that office programs do not use."
-        ) from error
 
 
 def _read_pdf(path: str, out: _Out, tell: Callable[[str], None]) -> str:

@@ -157,8 +157,10 @@ async def test_a_session_that_waits_for_a_person_takes_no_place(made: Made) -> N
     asks = await stage.post("a1")
     await stage.runs(asks)
     following = await stage.post("b1")
+    assert stage.began == [asks.turn_id]
     stage.mailbox.pause(asks.session_id, True)
     await stage.runs(asks, following)
+    assert stage.began == [asks.turn_id, following.turn_id]
 
 
 async def test_what_a_stop_interrupts_or_leaves_is_the_next_ones_and_nothing_new_is_taken(made: Made) -> None:

@@ -57,6 +57,11 @@ WORDS = docx(
     "<w:p><w:pPr><w:tabs><w:tab/></w:tabs></w:pPr><w:r><w:t>第一段</w:t><w:tab/><w:t>其余</w:t></w:r></w:p>"
     "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>甲</w:t></w:r></w:p></w:tc><w:tc><w:p><w:r><w:t>乙</w:t></w:r></w:p></w:tc></w:tr></w:tbl>"
 )
+DIRECTORY = WORDS.index(b"PK\x01\x02")
+WITH_UNKNOWN_PACKING = b"".join(
+    (WORDS[:8], b"\x61\0", WORDS[10 : DIRECTORY + 10], b"\x61\0", WORDS[DIRECTORY + 12 :])
+)
+"""The compression method of the one file is 97."""
 SHEET = packed(
     xl__workbook=f'<workbook xmlns="{S}" xmlns:r="{R}"><sheets><sheet name="账" r:id="r7"/></sheets></workbook>',
     xl__sharedStrings=f'<sst xmlns="{S}"><si><t>收</t><rPh><t>しゅう</t></rPh><r><t>入</t></r></si></sst>',
@@ -230,6 +235,7 @@ async def test_what_is_not_taken_is_refused_by_its_content_and_nothing_is_kept(t
             ("a.docx", packed(evil=b"x"), 400, "unsupported"),
             ("a.docx", docx("&a;", entities), 400, "unsupported"),
             ("a.docx", WORDS[:-40], 400, "unsupported"),
+            ("odd.docx", WITH_UNKNOWN_PACKING, 400, "unsupported"),
             ("bomb.docx", BOMB, 413, "too_large"),
             ("big.txt", b"x" * 1_000_001, 413, "too_large"),
             ("huge.txt", b"x" * 2_000_000, 413, "too_large"),
@@ -237,6 +243,7 @@ async def test_what_is_not_taken_is_refused_by_its_content_and_nothing_is_kept(t
         ]:
             got, told = await person.upload(data, name)
             assert (got, told["error"]["code"]) == (status, code), name
+            assert ("packed in a way" in told["error"]["message"]) == (name == "odd.docx"), told
         for kind in ("application/json", "multipart/form-data; boundary=y"):
             headers = {**AUTH, "Content-Type": kind}
             async with http.post(f"{base}/api/uploads", data=b"--x", headers=headers) as response:
