@@ -28,9 +28,9 @@ SPEAKER: Final = 0.2
 """What naming the speaker adds, in units of the best score."""
 DATE: Final = 0.6
 """What naming the day adds, in units of the best score."""
-COMMON: Final = 400
+COMMON: Final = 100
 """Texts with a term from which on it only ranks what rarer terms have found, if that is enough."""
-POOL: Final = 400
+POOL: Final = 200
 """What is enough: so many of the best texts."""
 
 
@@ -192,31 +192,30 @@ class Ranking:
             del self._groups[group]
 
     def _scores(self, terms: list[str]) -> dict[int, float]:
-        known = {term: self._postings[term] for term in terms if term in self._postings}
+        known = [self._postings[term] for term in terms if term in self._postings]
         scores: dict[int, float] = {}
         average = self._total / max(1, len(self._passages)) or 1.0
-        around: dict[int, list[tuple[int, float]]] | None = None
-        for postings in sorted(known.values(), key=len):
+        short, slope = SATURATION * (1 - LENGTH), SATURATION * LENGTH / average
+        passages, around = self._passages, None
+        for postings in sorted(known, key=len):
             weight = self._weight(len(postings)) * (SATURATION + 1)
             if len(postings) > COMMON and len(scores) >= POOL and around is None:
-                best = nlargest(POOL, ((score, number) for number, score in scores.items()))
-                scores = {number: score for score, number in best}
+                scores = dict(nlargest(POOL, scores.items(), key=_score_then_number))
                 around = self._around(scores)
             times = self._spread(postings) if around is None else _among(postings, around)
             for number, often in times.items():
-                length = self._passages[number].length / average
-                damping = SATURATION * (1 - LENGTH + LENGTH * length)
+                damping = short + slope * passages[number].length
                 scores[number] = scores.get(number, 0.0) + weight * often / (often + damping)
         return scores
 
     def _spread(self, postings: dict[int, int]) -> dict[int, float]:
         """How often a term counts for each text that has it or stands near one that does."""
         times: dict[int, float] = {}
-        passages = self._passages
+        passages, so_far = self._passages, times.get
         for number, count in postings.items():
-            times[number] = times.get(number, 0.0) + count
+            times[number] = so_far(number, 0.0) + count
             for other, weight in passages[number].gives.items():
-                times[other] = times.get(other, 0.0) + weight * count
+                times[other] = so_far(other, 0.0) + weight * count
         return times
 
     def _around(self, wanted: Iterable[int]) -> dict[int, list[tuple[int, float]]]:
@@ -254,7 +253,13 @@ class Ranking:
 def _among(postings: dict[int, int], around: dict[int, list[tuple[int, float]]]) -> dict[int, float]:
     """What `_spread` gives, for the texts of `around` only."""
     times: dict[int, float] = {}
+    so_far = times.get
     for giver in postings.keys() & around.keys():
+        count = postings[giver]
         for number, weight in around[giver]:
-            times[number] = times.get(number, 0.0) + weight * postings[giver]
+            times[number] = so_far(number, 0.0) + weight * count
     return times
+
+
+def _score_then_number(found: tuple[int, float]) -> tuple[float, int]:
+    return found[1], found[0]
