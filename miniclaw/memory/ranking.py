@@ -31,7 +31,7 @@ DATE: Final = 0.6
 COMMON: Final = 100
 """Texts with a term from which on it only ranks what rarer terms have found, if that is enough."""
 POOL: Final = 200
-"""What is enough: so many of the best texts."""
+"""What is enough: so many of the best texts, and those as good as the last of them."""
 
 
 @dataclass(slots=True)
@@ -200,7 +200,8 @@ class Ranking:
         for postings in sorted(known, key=len):
             weight = self._weight(len(postings)) * (SATURATION + 1)
             if len(postings) > COMMON and len(scores) >= POOL and around is None:
-                scores = dict(nlargest(POOL, scores.items(), key=_score_then_number))
+                least = nlargest(POOL, scores.values())[-1]
+                scores = {number: score for number, score in scores.items() if score >= least}
                 around = self._around(scores)
             times = self._spread(postings) if around is None else _among(postings, around)
             for number, often in times.items():
@@ -259,7 +260,3 @@ def _among(postings: dict[int, int], around: dict[int, list[tuple[int, float]]])
         for number, weight in around[giver]:
             times[number] = so_far(number, 0.0) + weight * count
     return times
-
-
-def _score_then_number(found: tuple[int, float]) -> tuple[float, int]:
-    return found[1], found[0]
