@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Collection, Iterable
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +26,13 @@ from miniclaw.memory.long_term import LongTermMemory
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.memory.tools import memory_tools
 from miniclaw.session.manager import SessionManager
-from miniclaw.skills.manager import BUNDLED, SkillManager
 from miniclaw.skills.tools import skill_tools
-from miniclaw.tools.base import Tool
-from miniclaw.tools.builtins import builtin_tools
+from miniclaw.toolbox import skills_of, tools_of
 from miniclaw.tools.builtins.todo_tool import DIRECTORY as PLANS
 from miniclaw.tools.context import workspace_of
-from miniclaw.tools.hooks import Hooks
-from miniclaw.tools.loading import OwnTools
-from miniclaw.tools.registry import ToolRegistry
 from miniclaw.tools.workspace import RESULTS
 
-__all__ = ["build_core", "skills_of", "tools_of"]
+__all__ = ["build_core", "meaning_of"]
 
 
 def build_core(
@@ -122,32 +115,8 @@ def meaning_of(settings: Settings) -> MeaningIndex | None:
     return MeaningIndex(EndpointEmbeddings(wanted.model, base_url, secret, **floor))
 
 
-def tools_of(
-    settings: Settings, data_dir: Path, more: Iterable[Tool] = (), *, token: str = ""
-) -> ToolRegistry:
-    """The built-in tools, `more`, and the operator's own; no result of them shows a secret of the settings."""
-    secrets = secrets_of(settings, token)
-    registry = ToolRegistry(
-        (*builtin_tools(settings.tools), *more),
-        default_timeout=settings.agent.tool_timeout,
-        result_chars=settings.tools.result_chars,
-        hooks=Hooks(settings.hooks, data_dir) if settings.hooks else None,
-        hide=lambda text: reduce(lambda left, secret: left.replace(secret, "[secret]"), secrets, text),
-    )
-    OwnTools(registry, data_dir / "tools")
-    return registry
-
-
 async def _sampled(provider: LLMProvider, messages: list[dict[str, Any]]) -> tuple[str, str]:
     return (await provider.chat(messages)).text, provider.info.name
-
-
-def skills_of(
-    settings: Settings, data_dir: Path, *, tools: Callable[[], Collection[str]] | None = None
-) -> SkillManager:
-    """The skills of a data directory, of the configured paths, and the bundled ones, in this order."""
-    paths = [Path(path).expanduser() for path in settings.skills.paths]
-    return SkillManager([data_dir / "skills", *paths, BUNDLED], tools=tools, env=os.environ)
 
 
 class _Outside:

@@ -20,10 +20,10 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError
 from miniclaw.settings import Hook, Moment, Settings
+from miniclaw.toolbox import tools_of
 from miniclaw.tools import Tool, ToolContext, ToolRegistry, ToolResult, tool
 from miniclaw.tools.hooks import Hooks
 from miniclaw.tools.loading import OwnTools
-from miniclaw.wiring import tools_of
 from tests.support.agent import result_in, say, zap
 from tests.support.claw import running_claw
 from tests.support.core import command_message

@@ -153,7 +153,7 @@ class StdioParts:
 
     def _registry(self) -> Registry:
         from miniclaw.memory.tools import memory_tools
-        from miniclaw.wiring import tools_of
+        from miniclaw.toolbox import tools_of
 
         settings, data_dir = self._loaded.settings, self._loaded.data_dir
         return tools_of(settings, data_dir, memory_tools(self._memory()))
@@ -181,7 +181,7 @@ class StdioParts:
         return LongTermMemory(self._loaded.data_dir)
 
     def _skills(self) -> SkillManager:
-        from miniclaw.wiring import skills_of
+        from miniclaw.toolbox import skills_of
 
         return skills_of(self._loaded.settings, self._loaded.data_dir)
 

@@ -48,7 +48,7 @@ def registry_of(loaded: LoadedSettings) -> tuple[ToolRegistry, SkillManager]:
     from miniclaw.memory.tools import memory_tools
     from miniclaw.skills.tools import skill_tools
     from miniclaw.timer_tool import ScheduleTool
-    from miniclaw.wiring import skills_of, tools_of
+    from miniclaw.toolbox import skills_of, tools_of
 
     class Known(frozenset[str]):
         def __contains__(self, name: object) -> bool:  # what servers have is known once they are asked

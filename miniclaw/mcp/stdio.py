@@ -125,6 +125,7 @@ class _Writer:
         self._more = threading.Condition()
         self._thread: threading.Thread | None = None
         self._is_broken = self._is_closing = False
+        self._room = _watch_room(target)
 
     def send(self, message: bytes) -> None:
         """Take a message; those of one round of the loop are written together."""
@@ -149,7 +150,7 @@ class _Writer:
         data = b"\n".join(self._ready) + b"\n"
         self._ready = []
         with self._more:
-            if not self._bytes and len(data) <= PIPE and _is_writable(self._target):
+            if not self._bytes and len(data) <= PIPE and self._room():
                 self._write(data)
                 return
             self._waiting.append(data)
@@ -190,12 +191,13 @@ class _Writer:
         self._on_broken()
 
 
-def _is_writable(descriptor: int) -> bool:
+def _watch_room(descriptor: int) -> Callable[[], bool]:
+    """Tells whether a descriptor takes `PIPE` bytes without waiting; where that cannot be known, never."""
     if sys.platform == "win32":
-        return False
+        return lambda: False
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    return any(event & select.POLLOUT for _, event in poll.poll(0))
+    return lambda: any(event & select.POLLOUT for _, event in poll.poll(0))
 
 
 def _start_reading(source: int, take: Callable[[bytes], None]) -> Callable[[], object]:

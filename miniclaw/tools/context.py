@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,4 +46,9 @@ class HasWorkspace(Protocol):
 def workspace_of(data_dir: Path, scope: str, users: Mapping[str, HasWorkspace]) -> Path:
     """The root of the file tools of a user or a group; the user's settings may name another one."""
     own = users[scope].workspace if scope in users else None
-    return own or data_dir / ("groups" if scope.startswith("grp_") else "users") / scope / "workspace"
+    return own or _workspace(data_dir, scope)
+
+
+@functools.lru_cache(maxsize=1024)
+def _workspace(data_dir: Path, scope: str) -> Path:
+    return data_dir / ("groups" if scope.startswith("grp_") else "users") / scope / "workspace"
