@@ -135,11 +135,20 @@ def read_failure(error: Exception, info: ModelInfo, clock: Callable[[], float]) 
         kind, what = "stream_cut", "broke off its answer; ask again"
     elif isinstance(error, APIConnectionError):
         what = "cannot be reached; check that it runs"
-    if "Timeout" in type(error).__name__:
+    if _is_late(error):
         what = "did not answer in time; ask again, or check that it runs"
     text = f"The model server at {info.where} {what}."
     is_retryable = isinstance(error, httpx2.HTTPError | APIConnectionError)
     return ModelError("model_unreachable", text, kind=kind, retryable=is_retryable), Report()
+
+
+def _is_late(error: BaseException | None) -> bool:
+    """Whether it comes of a time limit; the client calls every connection that failed one."""
+    while error is not None:
+        if isinstance(error, TimeoutError):
+            return True
+        error = error.__cause__
+    return False
 
 
 def error_inside(body: object) -> ModelError:
