@@ -484,6 +484,68 @@ async def test_an_address_that_is_none_is_told_with_its_password_left_out(host: 
     await provider.close()
 
 
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+SOME = b'33\r\ndata: {"choices": [{"delta": {"content": "hi"}}]}\n\n\r\n'
+assert len(SOME) == 0x33 + 6
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kind"),
+    [
+        ([b"HTTZ nonsense\r\n\r\n"], "unreachable"),
+        ([b"HTTP/1.1 200 OK\r\nContent-Length: abc\r\n\r\n"], "unreachable"),
+        ([b"HTTP/1.1 200 OK\r\nX: " + b"a" * 100_000 + b"\r\n\r\n"], "unreachable"),
+        ([HEAD + b"ff\r\nda"], "stream_cut"),
+        ([HEAD + SOME, None, b"zz\r\nno size\r\n"], "stream_cut"),
+        ([HEAD + SOME, b""], "stream_cut"),
+    ],
+)
+async def test_an_answer_that_is_no_http_is_a_failure_in_time(pieces: list[bytes | None], kind: str) -> None:
+    """`None` waits until the first words were read, empty until the client hangs up."""
+    is_read = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            for piece in pieces:
+                if piece is None:
+                    await is_read.wait()
+                elif not piece:
+                    await reader.read()
+                else:
+                    writer.write(piece)
+                    await writer.drain()
+        except ConnectionError:
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+    provider = OpenAIProvider("m", api_key=KEY, base_url=base_url, max_retries=0, read_timeout=0.2)
+    with pytest.raises(ModelError) as raised:
+        async with asyncio.timeout(30):
+            async for _ in provider.stream(HELLO):
+                is_read.set()
+    assert raised.value.kind == kind
+    server.close()
+    await server.wait_closed()
+    await provider.close()
+
+
+async def test_the_login_of_an_address_is_sent_as_its_header() -> None:
+    async def respond(request: web.Request) -> web.StreamResponse:
+        return await sse(
+            request, json.dumps({"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}]}).encode()
+        )
+
+    async with RawModel(respond) as server:
+        base_url = server.url.replace("http://", "http://user:pass@")
+        provider = OpenAIProvider("m", api_key=KEY, base_url=base_url, max_retries=0)
+        assert (await provider.chat(HELLO)).text == "hi"
+        await provider.close()
+    assert server.authorizations == ["Basic dXNlcjpwYXNz"]
+
+
 # --- the end of a request ---------------------------------------------------------------------------------
 
 
