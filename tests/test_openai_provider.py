@@ -502,7 +502,7 @@ assert len(SOME) == 0x33 + 6
 )
 async def test_an_answer_that_is_no_http_is_a_failure_in_time(pieces: list[bytes | None], kind: str) -> None:
     """`None` waits until the first words were read, empty until the client hangs up."""
-    is_read = asyncio.Event()
+    is_read, is_closed = asyncio.Event(), asyncio.Event()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -515,9 +515,11 @@ async def test_an_answer_that_is_no_http_is_a_failure_in_time(pieces: list[bytes
                 else:
                     writer.write(piece)
                     await writer.drain()
+            writer.close()
+            await writer.wait_closed()
         except ConnectionError:
-            pass
-        writer.close()
+            writer.close()
+        is_closed.set()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     base_url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
@@ -527,9 +529,11 @@ async def test_an_answer_that_is_no_http_is_a_failure_in_time(pieces: list[bytes
             async for _ in provider.stream(HELLO):
                 is_read.set()
     assert raised.value.kind == kind
+    await provider.close()
+    async with asyncio.timeout(30):
+        await is_closed.wait()
     server.close()
     await server.wait_closed()
-    await provider.close()
 
 
 async def test_the_login_of_an_address_is_sent_as_its_header() -> None:
