@@ -12,6 +12,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import random
 import resource
 import sys
 import tempfile
@@ -26,18 +28,20 @@ sys.path.insert(0, str(ROOT))
 
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message  # noqa: E402 - behind the path
 from miniclaw.agent.scripted import ScriptedProvider  # noqa: E402
+from miniclaw.collector import small_collections  # noqa: E402
 from tests.support.claw import port_of, running_claw  # noqa: E402
 from tests.support.client import RawClient, raw_client  # noqa: E402
 from tests.support.redis import own_server  # noqa: E402
 
 WORDS = 20
 AT_ONCE = 20
+"""People with a turn at the same time, for each process."""
 SOCKETS_EACH = 5
 """Of one person, where there are many."""
 
 
 class Waiting(ScriptedProvider):
-    """A model that waits and then says some words."""
+    """A model that waits, from three to five quarters of `seconds`, and says some words."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__([])
@@ -46,11 +50,12 @@ class Waiting(ScriptedProvider):
     async def stream(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None
     ) -> AsyncIterator[LLMChunk]:
-        await asyncio.sleep(self._seconds / 2)
+        half = self._seconds * random.uniform(0.75, 1.25) / 2
+        await asyncio.sleep(half)
         for number in range(WORDS):
             yield LLMChunk(f"word{number} ")
             if number == WORDS // 2:
-                await asyncio.sleep(self._seconds / 2)
+                await asyncio.sleep(half)
         yield LLMChunk(response=LLMResponse(text="".join(f"word{number} " for number in range(WORDS))))
 
 
@@ -62,8 +67,9 @@ async def serve(directory: Path, url: str, seconds: float, tick: float, users: i
     given: dict[str, Any] = {"limits.running": 1000, "log.level": "error"}
     if url:
         given["redis.url"] = url
-    async with running_claw(directory, Waiting(seconds), arguments=given) as claw:
-        tokens = [await claw.identities.add(f"user{number}") for number in range(users)]
+    async with running_claw(directory, Waiting(seconds), arguments=given) as claw, AsyncExitStack() as stack:
+        stack.enter_context(small_collections())
+        tokens = [await claw.identities.add(f"u{os.getpid()}-{number}") for number in range(users)]
         print(json.dumps([port_of(claw), tokens]), flush=True)
         worst, busiest, is_over = 0.0, 0.0, asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -134,34 +140,38 @@ def hang_up(clients: Sequence[RawClient]) -> None:
         client.socket.transport.abort()
 
 
-async def cost_of_a_turn(directory: Path, url: str, count: int, turns: int) -> float:
-    """Milliseconds of CPU of all gateways together, a turn."""
+async def cost_of_a_turn(directory: Path, url: str, count: int, turns: int, people: int) -> float:
+    """Milliseconds of CPU of all gateways together, a turn, of which `people` run at once, one of each person."""
     async with AsyncExitStack() as stack:
         gateways = [
-            await stack.enter_async_context(gateway(directory / f"n{n}", url, 0.02, 1.0))
+            await stack.enter_async_context(gateway(directory / f"n{n}", url, 0.02, 1.0, 0 if n else people))
             for n in range(count)
         ]
         clients = [
-            await stack.enter_async_context(raw_client(gateways[n % count].port)) for n in range(AT_ONCE)
+            await stack.enter_async_context(raw_client(gateways[n % count].port, token))
+            for n, token in enumerate(gateways[0].tokens)
         ]
         await asyncio.gather(*(client.say("warm up") for client in clients))
         for one in gateways:
             one.begin()
-        for _ in range(turns // AT_ONCE):
+        for _ in range(turns // people):
             await asyncio.gather(*(client.say("go") for client in clients))
         used = await asyncio.gather(*(one.end() for one in gateways))
         hang_up(clients)
         return sum(one["cpu"] for one in used) / turns * 1000
 
 
-async def many_sockets(directory: Path, url: str, sockets: int, running: int) -> tuple[float, float, float]:
-    """The longest stall and the most CPU in one of two gateways in ms, and the seconds that all took.
+async def many_sockets(
+    directory: Path, url: str, sockets: int, running: int, over: float
+) -> tuple[float, float, int]:
+    """The longest stall and the most CPU in one of two gateways in ms, and how many turns ran at once.
 
-    `SOCKETS_EACH` are one person's, and each of them is told of that person's turns.
+    `SOCKETS_EACH` are one person's, and each of them is told of that person's turns, which begin over `over`
+    seconds.
     """
     async with AsyncExitStack() as stack:
         gateways = [
-            await stack.enter_async_context(gateway(directory / f"s{n}", url, 2.0, 0.005, users))
+            await stack.enter_async_context(gateway(directory / f"s{n}-{over}", url, over + 2, 0.005, users))
             for n, users in enumerate((sockets // SOCKETS_EACH, 0))
         ]
         tokens = gateways[0].tokens
@@ -176,12 +186,20 @@ async def many_sockets(directory: Path, url: str, sockets: int, running: int) ->
             await client.command("ping")
         for one in gateways:
             one.begin()
-        began = time.monotonic()
-        await asyncio.gather(*(client.say("go") for client in clients[:running]))
-        seconds = time.monotonic() - began
+        at_once = most = 0
+
+        async def talk(client: RawClient, delay: float) -> None:
+            nonlocal at_once, most
+            await asyncio.sleep(delay)
+            at_once += 1
+            most = max(most, at_once)
+            await client.say("go")
+            at_once -= 1
+
+        await asyncio.gather(*(talk(one, over * n / running) for n, one in enumerate(clients[:running])))
         used = await asyncio.gather(*(one.end() for one in gateways))
         hang_up(clients)
-        return max(one["stall_ms"] for one in used), max(one["busy_ms"] for one in used), seconds
+        return max(one["stall_ms"] for one in used), max(one["busy_ms"] for one in used), most
 
 
 async def measure(turns: int, sockets: int, running: int) -> None:
@@ -190,18 +208,23 @@ async def measure(turns: int, sockets: int, running: int) -> None:
         directory = Path(name)
         (directory / "redis").mkdir()
         with own_server(directory / "redis") as redis:
-            plain = await cost_of_a_turn(directory / "sqlite", "", 1, turns)
-            print("| back end | processes | CPU ms a turn | to SQLite |\n| --- | --- | --- | --- |")
-            print(f"| SQLite | 1 | {plain:.2f} | 1.00 |", flush=True)
-            for count in (1, 2, 4):
-                cost = await cost_of_a_turn(directory / f"redis{count}", redis.url, count, turns)
-                print(f"| Redis | {count} | {cost:.2f} | {cost / plain:.2f} |", flush=True)
-            stall, busy, seconds = await many_sockets(directory, redis.url, sockets, running)
-            print(
-                "\n| sockets | processes | turns at once | longest stall ms | most CPU at once ms | seconds |"
-            )
+            print("| back end | processes | people | CPU ms a turn | to SQLite |")
+            print("| --- | --- | --- | --- | --- |")
+            plain = 0.0
+            cases = (("", 1, 1), (redis.url, 1, 1), (redis.url, 2, 2), (redis.url, 4, 4), (redis.url, 4, 1))
+            for url, count, times in cases:
+                where = directory / f"{bool(url)}-{count}-{times}"
+                cost = await cost_of_a_turn(where, url, count, turns * times, AT_ONCE * times)
+                plain = plain or cost
+                name = "Redis" if url else "SQLite"
+                print(
+                    f"| {name} | {count} | {AT_ONCE * times} | {cost:.2f} | {cost / plain:.2f} |", flush=True
+                )
+            print("\n| sockets | processes | begun over s | turns at once | stall ms | most CPU at once ms |")
             print("| --- | --- | --- | --- | --- | --- |")
-            print(f"| {sockets} | 2 | {running} | {stall:.0f} | {busy:.0f} | {seconds:.1f} |")
+            for over in (2.5, 0.0):
+                stall, busy, most = await many_sockets(directory, redis.url, sockets, running, over)
+                print(f"| {sockets} | 2 | {over} | {most} | {stall:.0f} | {busy:.0f} |", flush=True)
 
 
 def main() -> int:

@@ -50,7 +50,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
     ("agent",),
     ("gateway", "timers", "timer_tool", "observer", "uploads", "redis"),
     ("channel",),
-    ("app", "wiring", "backends", "toolbox"),
+    ("app", "wiring", "backends", "toolbox", "collector"),
     ("cli", "__main__"),
 )
 """Parts of the package from the lowest on; each imports from its own rank and from lower ones only."""

@@ -51,6 +51,7 @@ async def _serve(loaded: LoadedSettings) -> int:
 
 async def serve_until_signal(claw: MiniClaw, greet: Callable[[MiniClaw], None]) -> int:
     """Run a gateway until a signal says stop, or a part of it breaks; returns the exit code."""
+    from miniclaw.collector import collect_thoroughly, small_collections
     from miniclaw.notify import Notifier
 
     stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -71,11 +72,13 @@ async def serve_until_signal(claw: MiniClaw, greet: Callable[[MiniClaw], None]) 
         greet(claw)
         manager.send("READY=1")
         alive = loop.create_task(manager.keep_alive())
+        tidy = loop.create_task(collect_thoroughly(lambda: not claw.live.all()))
         broken = loop.create_task(claw.broken.wait())
         either: list[asyncio.Future[Any]] = [stopped, broken]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        broken.cancel()
-        alive.cancel()
+        with small_collections():
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        for task in (broken, alive, tidy):
+            task.cancel()
         manager.send("STOPPING=1")
         code = stopped.result() if stopped.done() else 1
         print("stopping: running turns may finish; a second signal ends at once", flush=True)
