@@ -97,6 +97,48 @@ def tools(message):
     assert list(running.registry) == []
 
 
+async def test_a_servers_resources_and_prompts_are_one_tool(tmp_path: Path) -> None:
+    body = """
+def initialize(message):
+    reply(message, protocolVersion="2025-11-25", capabilities={"tools": {}, "resources": {}, "prompts": {}},
+          serverInfo={"name": "fake", "version": "1"})
+def other(message):
+    method, params = message.get("method"), message.get("params") or {}
+    if method == "resources/list":
+        reply(message, resources=[{"uri": "memo://菜单", "name": "menu", "description": "this week's menu"}])
+    elif method == "resources/templates/list":
+        reply(message, resourceTemplates=[{"uriTemplate": "memo://{day}", "name": "day"}])
+    elif method == "prompts/list":
+        reply(message, prompts=[{"name": "greet", "arguments": [{"name": "who"}]}])
+    elif method == "resources/read" and params["uri"] == "memo://菜单":
+        reply(message, contents=[{"uri": params["uri"], "text": "noodles"}])
+    elif method == "prompts/get":
+        words = "Greet " + params["arguments"]["who"]
+        reply(message, messages=[{"role": "user", "content": {"type": "text", "text": words}}])
+    elif "id" in message:
+        send({"id": message["id"], "error": {"code": -32002, "message": "There is no such thing"}})
+"""
+    command = program(tmp_path, body)
+    entry = {"command": command[0], "args": command[1:]}
+    write_config(tmp_path, fake=entry, few={**entry, "tools": ["say"]})
+    async with Running(tmp_path) as running:
+        names = running.registry.names()
+        assert "mcp__fake__library" in names and "mcp__few__library" not in names
+
+        async def ask(**arguments: object) -> str:
+            result = await running.registry.execute("mcp__fake__library", arguments, context(tmp_path))
+            return result.content
+
+        assert await ask(action="list") == (
+            "Resources:\n- memo://菜单: this week's menu\nResources with a place to fill in:\n"
+            "- memo://{day}: day\nPrompts:\n- greet (who)"
+        )
+        assert await ask(action="read", uri="memo://菜单") == "[resource memo://菜单]\nnoodles"
+        assert "Greet Lin" in await ask(action="prompt", name="greet", arguments={"who": "Lin"})
+        assert "There is no such thing" in await ask(action="read", uri="memo://x")
+        assert "needs `uri`" in await ask(action="read")
+
+
 async def test_a_changed_list_is_read_anew_and_swapped(tmp_path: Path) -> None:
     body = """
 names = ["say"]

@@ -73,7 +73,7 @@ async def check(loaded: LoadedSettings, name: str) -> int:
     """Connect to one server and print what it offers; 1 when that fails."""
     from miniclaw.mcp.client import MCPClient
     from miniclaw.mcp.client.host import Host
-    from miniclaw.mcp.client.owner import link_of
+    from miniclaw.mcp.client.reach import link_of
     from miniclaw.tools.context import workspace_of
 
     config = _config(loaded, name)
@@ -106,7 +106,7 @@ async def check(loaded: LoadedSettings, name: str) -> int:
 async def login(loaded: LoadedSettings, name: str) -> int:
     """Log in at a server, with the user's browser, and keep the token."""
     from miniclaw.mcp.client import MCPClient
-    from miniclaw.mcp.client.owner import link_of
+    from miniclaw.mcp.client.reach import link_of
     from miniclaw.mcp.client.tokens import BrowserConsent
 
     config = _config(loaded, name)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -17,15 +17,13 @@ from miniclaw.mcp.client.client import MCPClient
 from miniclaw.mcp.client.config import ServerConfig
 from miniclaw.mcp.client.fit import fit_name
 from miniclaw.mcp.client.host import Host
-from miniclaw.mcp.client.link import Link
-from miniclaw.mcp.client.oauth import Consent, OAuth, OAuthClient
-from miniclaw.mcp.client.tokens import FILE as TOKENS
-from miniclaw.mcp.client.tokens import KeptTokens
+from miniclaw.mcp.client.library import LibraryTool
+from miniclaw.mcp.client.reach import link_of
 from miniclaw.mcp.client.tools import RemoteTool
 from miniclaw.tools.base import Tool
 from miniclaw.tools.context import ToolContext
 
-__all__ = ["Hosts", "Makes", "Owner", "Tools", "default_client", "link_of"]
+__all__ = ["Hosts", "Makes", "Owner", "Tools", "default_client"]
 
 logger = logging.getLogger(__name__)
 
@@ -68,23 +66,6 @@ class Tools(Protocol):
 
 
 default_client: Final[Makes] = MCPClient
-
-
-def link_of(name: str, config: ServerConfig, data_dir: Path, consent: Consent | None = None) -> Link:
-    """The link that a server's configuration asks for."""
-    if config.command:
-        from miniclaw.mcp.client.stdio import StdioLink
-
-        command = [config.command, *config.args]
-        return StdioLink(command, env=config.env, cwd=config.cwd, name=name)
-    from miniclaw.mcp.client.http import HttpLink
-
-    login = OAuthClient(**config.oauth.model_dump())
-    kept = KeptTokens(data_dir / TOKENS, config.url)
-    advice = f"run `miniclaw mcp login {name}`"
-    auth = OAuth(config.url, kept=kept, consent=consent, client=login, advice=advice)
-    is_own = any(header.lower() == "authorization" for header in config.headers)
-    return HttpLink(config.url, headers=config.headers, authorizer=None if is_own else auth)
 
 
 class Owner:
@@ -147,6 +128,15 @@ class Owner:
         self, tool: str, arguments: Mapping[str, Any], context: ToolContext | None
     ) -> dict[str, Any]:
         """Call a tool; a server that is just being started again is waited for."""
+        progress, host = self._progress(context), self._hosts(context)
+        return await self.use(lambda client: client.call_tool(tool, arguments, progress=progress, host=host))
+
+    async def use(self, work: Callable[[MCPClient], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """What `work` comes to on the connection, which is waited for where the server is just being started.
+
+        Raises:
+            MCPError: it refused, or does not run.
+        """
         if self._client is None and self._state == "starting":
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ready.wait(), READY_SECONDS)
@@ -154,9 +144,7 @@ class Owner:
         if client is None:
             raise MCPUnavailable(f"It does not run: {self._error or 'it is being started'}")
         try:
-            result = await client.call_tool(
-                tool, arguments, progress=self._progress(context), host=self._hosts(context)
-            )
+            result = await work(client)
         except MCPUnavailable as error:
             self._error = self.config.masked(str(error))
             raise
@@ -262,11 +250,15 @@ class Owner:
                 return
         # Names that need no change come first, so that another's change cannot take them.
         first = sorted(wanted[:MAX_TOOLS], key=lambda tool: not _PLAIN.fullmatch(tool["name"]))
-        made = await asyncio.to_thread(lambda: list(filter(None, map(self._made, first))))
+        made: list[RemoteTool | LibraryTool] = await asyncio.to_thread(
+            lambda: list(filter(None, map(self._made, first)))
+        )
         self._left_out = ""
         if len(made) < len(wanted):
             self._left_out = f"Only {len(made):,} of its {len(wanted):,} tools are used; the log says why."
             logger.warning("MCP server %s: at most %d tools; %s", self._name, MAX_TOOLS, self._left_out)
+        if {"resources", "prompts"} & client.capabilities.keys() and self._is_wanted({"name": "library"}):
+            made.append(LibraryTool(self, server_name=self._name))
         self._offer(wanted, made)
 
     def _made(self, tool: dict[str, Any]) -> RemoteTool | None:
@@ -276,7 +268,7 @@ class Owner:
             logger.exception("MCP server %s: the tool %.100s is left out", self._name, tool.get("name"))
             return None
 
-    def _offer(self, wanted: list[dict[str, Any]], made: Sequence[RemoteTool]) -> None:
+    def _offer(self, wanted: list[dict[str, Any]], made: Sequence[RemoteTool | LibraryTool]) -> None:
         """Put these tools in the place of the former ones, in one step."""
         for name in self._names:
             self._registry.remove(name)
