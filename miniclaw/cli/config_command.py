@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from miniclaw.cli import add_common
+from miniclaw.cli import add_common, say
 
 __all__ = ["add_arguments", "run", "setting_rows"]
 
@@ -39,9 +39,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps({"data_dir": str(loaded.data_dir), "settings": rows}, ensure_ascii=False, indent=2))
         return 0
-    print(f"# {loaded.data_dir}")
+    say(f"# {loaded.data_dir}")
     for row in rows:
-        print(f"{row['name']} = {json.dumps(row['value'], ensure_ascii=False)}  # {row['origin']}")
+        say(f"{row['name']} = {json.dumps(row['value'], ensure_ascii=False)}  # {row['origin']}")
     return 0
 
 

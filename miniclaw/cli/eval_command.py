@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from miniclaw.cli import say
 from miniclaw.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -103,13 +105,12 @@ async def _run(loaded: LoadedSettings, tasks: list[Task], *, as_json: bool) -> i
     results = []
     try:
         if not as_json:
-            print(
-                f"model {provider.info.name}\n{'task':22} {'pass':4} {'calls':>5} {'tokens':>7} {'time':>7}"
-            )
+            say(f"model {provider.info.name}\n{'task':22} {'pass':4} {'calls':>5} {'tokens':>7} {'time':>7}")
         for task in tasks:
             results.append(await _run_task(loaded, provider, task))
             if not as_json:
-                print(_row(results[-1]), flush=True)
+                say(_row(results[-1]))
+                sys.stdout.flush()
     finally:
         await provider.close()
     passed = sum(not result.problems for result in results)
@@ -117,7 +118,7 @@ async def _run(loaded: LoadedSettings, tasks: list[Task], *, as_json: bool) -> i
         rows = [{**vars(result), "passed": not result.problems} for result in results]
         print(json.dumps({"model": provider.info.name, "passed": passed, "tasks": rows}, ensure_ascii=False))
     else:
-        print(f"{passed} of {len(results)} passed")
+        say(f"{passed} of {len(results)} passed")
     return 0 if passed == len(results) else 1
 
 
