@@ -79,6 +79,58 @@ async def test_a_file_that_is_added_changed_or_removed_is_seen_at_the_next_list(
     assert tools.problems == ()
 
 
+CLASS = """
+from miniclaw.tools import Tool, ToolResult, tool
+
+@tool
+def beside(x: int = 1) -> str:
+    return ""
+
+class W(Tool):
+    name = "w"
+    description = "d"
+    parameters = {"type": "object", "properties": {}}
+    async def execute(self, **given):
+        return ToolResult(content="x")
+    <wrong>
+
+w = W()
+"""
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "name = None",
+        "name = 5",
+        "description = None",
+        "parameters = None",
+        "parameters = {'properties': ['a']}",
+        "parameters = {'properties': {}, 'required': 5}",
+        "parameters = {'properties': {'a': {'enum': {1, 2}}}}",
+        "aliases = None",
+        "aliases = 'roll'",
+        "aliases = ('r', 'r')",
+        "risk = None",
+        "@property\n    def name(self):\n        raise SystemExit(3)",
+    ],
+)
+async def test_a_class_with_a_mistake_is_one_problem_and_the_rest_is_there(
+    tmp_path: Path, wrong: str
+) -> None:
+    write(tmp_path, "b_good.py", GREET)
+    registry = ToolRegistry()
+    tools = own(registry, tmp_path)
+    write(tmp_path, "a_bad.py", CLASS.replace("<wrong>", wrong))
+    for _ in range(2):
+        assert [one["function"]["name"] for one in registry.get_openai_tools()] == ["greet"]
+        assert [problem.source for problem in tools.problems] == [f"{tmp_path.name}/a_bad.py"]
+        await registry.reload()
+    write(tmp_path, "a_bad.py", CLASS.replace("<wrong>", "aliases = ('roll',)"))
+    await registry.reload()
+    assert registry.names() == ["beside", "w", "greet"] and not tools.problems
+
+
 async def test_a_link_to_nothing_is_reported_and_an_editors_lock_is_passed_over(tmp_path: Path) -> None:
     """Emacs links `.#greet.py` to a name that is no file while greet.py is edited."""
     write(tmp_path, "greet.py", GREET)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -77,12 +78,26 @@ class Tool(ABC):
 
 def fault_of(tool: Tool) -> str:
     """What is wrong with how a tool is declared, in a sentence; empty = nothing."""
-    if isinstance(tool.risk, str) and tool.risk not in ("read", "write", "forbidden"):
-        return f"there is no risk `{tool.risk}`."
+    attributes = ("name", "description", "aliases", "parameters", "risk")
+    name, about, aliases, schema, risk = (getattr(tool, each, None) for each in attributes)
+    if not isinstance(name, str) or not isinstance(about, str):
+        return "it needs a `name` and a `description`, which are texts."
+    if not isinstance(aliases, tuple) or not all(isinstance(alias, str) for alias in aliases):
+        return "its `aliases` have to be a tuple of texts, such as `('readFile',)`."
+    if len({name, *aliases}) <= len(aliases):
+        return "its name and its `aliases` have to differ from each other."
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
+        return "its `parameters` have to be the JSON Schema of an object."
+    try:
+        json.dumps(schema, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"its `parameters` cannot be written as JSON ({error})."
+    if not callable(risk) and risk not in ("read", "write", "forbidden"):
+        return f"there is no risk `{risk}`."
     limit: object = tool.timeout
     if limit is not None and not (isinstance(limit, int | float) and 0 < limit < float("inf")):
         return "its timeout has to be a number of seconds above 0."
-    if tool.wants_context and "tool_context" in tool.parameters.get("properties", {}):
+    if tool.wants_context and "tool_context" in schema.get("properties", {}):
         return "give the parameter `tool_context` another name; it would hide the context of the call."
     return ""
 

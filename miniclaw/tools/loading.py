@@ -118,12 +118,11 @@ class OwnTools:
         added: list[str] = []
         try:
             for tool in tools:
-                self._registry.register(tool)
-                added.append(tool.name)
-        except ConfigError as error:
+                added.append(self._registry.register(tool))
+        except BaseException as error:  # boundary: attributes of somebody else's class
             for name in added:
                 self._registry.remove(name)
-            return str(error)
+            return self._told(error)
         self._names += added
         return ""
 
@@ -133,10 +132,12 @@ class OwnTools:
         except ToolError as error:
             return str(error)
         failure = loaded.exception()  # boundary: somebody else's code
-        if failure is None:
-            return loaded.result()
+        return loaded.result() if failure is None else self._told(failure)
+
+    def _told(self, failure: BaseException) -> str:
         logger.debug("tools could not be loaded\n%s", self._registry.hide(trace_of(failure)))
-        told = f"{place_of(failure)}: {failure}".rstrip(": ")
+        place = place_of(failure)
+        told = str(failure) if place == ConfigError.__name__ else f"{place}: {failure}".rstrip(": ")
         return told if isinstance(failure, Exception) else f"{told} tries to end the program"
 
     def _shown(self, text: str) -> str:
@@ -171,8 +172,12 @@ def load_file(path: Path) -> ModuleType:
 
 def tools_in(module: ModuleType) -> list[Tool]:
     """The tools that a module makes; what it imported from another one is not its own."""
-    found = dict.fromkeys(value for value in vars(module).values() if isinstance(value, Tool))
-    return [one for one in found if not isinstance(one, FunctionTool) or one.__module__ == module.__name__]
+    found = {id(value): value for value in vars(module).values() if isinstance(value, Tool)}
+    return [
+        one
+        for one in found.values()
+        if not isinstance(one, FunctionTool) or one.__module__ == module.__name__
+    ]
 
 
 def _of_file(path: Path) -> list[Tool]:

@@ -86,7 +86,7 @@ class ToolRegistry:
             self.register(tool)
 
     @overload
-    def register(self, tool: Tool, /) -> None: ...
+    def register(self, tool: Tool, /) -> str: ...
 
     @overload
     def register(
@@ -98,7 +98,7 @@ class ToolRegistry:
         compactable: bool = False,
         *,
         risk: Risk = "write",
-    ) -> None: ...
+    ) -> str: ...
 
     def register(
         self,
@@ -109,15 +109,14 @@ class ToolRegistry:
         compactable: bool = False,
         *,
         risk: Risk = "write",
-    ) -> None:
-        """Add a tool, or a function with a JSON Schema written by hand.
+    ) -> str:
+        """Add a tool, or a function with a JSON Schema written by hand; its name.
 
         Raises:
-            ConfigError: the name is taken or cannot be a function's name.
+            ConfigError: the name is taken or cannot be a function's name, or the tool is not declared soundly.
         """
         if isinstance(name, Tool):
-            self._add(name)
-            return
+            return self._add(name)
         if parameters is None or handler is None:
             raise ConfigError(f"Tool `{name}` needs its parameters (a JSON Schema) and a handler.")
         made: FunctionTool[..., Any] = FunctionTool(
@@ -129,15 +128,14 @@ class ToolRegistry:
             compactable=compactable,
             risk=risk,
         )
-        self._add(made)
+        return self._add(made)
 
     def remove(self, name: str) -> None:
         """Take a tool out; one that is not there is no error."""
         entry = self._entries.pop(name, None)
         if entry is not None:
             self._forms.clear()
-            for alias in entry.tool.aliases:
-                del self._aliases[alias]
+            self._aliases = {alias: of for alias, of in self._aliases.items() if of != name}
 
     async def reload(self) -> None:
         """Read the operator's own tools anew."""
@@ -275,23 +273,26 @@ class ToolRegistry:
         entry = self._entries.get(self._aliases.get(name, name))
         return None if entry is None or entry.tool.risk == "forbidden" else entry
 
-    def _add(self, tool: Tool) -> None:
-        if not _NAME.fullmatch(tool.name):
+    def _add(self, tool: Tool) -> str:
+        if fault := fault_of(tool):
+            named = getattr(tool, "name", type(tool).__name__)
+            raise ConfigError(f"Tool `{named}` ({origin_of(tool)}): {fault}")
+        own, aliases = tool.name, tool.aliases
+        if not _NAME.fullmatch(own):
             raise ConfigError(
-                f"Tool name {tool.name!r} ({origin_of(tool)}): use up to 64 letters, digits, `_` and `-`."
+                f"Tool name {own!r} ({origin_of(tool)}): use up to 64 letters, digits, `_` and `-`."
             )
-        for name in (tool.name, *tool.aliases):
+        for name in (own, *aliases):
             taken = self._entries.get(self._aliases.get(name, name))
             if taken is not None:
                 raise ConfigError(
                     f"Two tools are called `{name}`: {origin_of(taken.tool)} and {origin_of(tool)}. Rename one."
                 )
-        if fault := fault_of(tool):
-            raise ConfigError(f"Tool `{tool.name}` ({origin_of(tool)}): {fault}")
         if isinstance(tool, ValidatesArguments):
             validate = tool.validate
         else:
             validate = functools.partial(check_arguments, tool.parameters)
-        self._entries[tool.name] = _Entry(tool, validate, optional_without_null(tool.parameters))
-        self._aliases |= dict.fromkeys(tool.aliases, tool.name)
+        self._entries[own] = _Entry(tool, validate, optional_without_null(tool.parameters))
+        self._aliases |= dict.fromkeys(aliases, own)
         self._forms.clear()
+        return own

@@ -52,7 +52,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_-]+")
 class Tools(Protocol):
     """What is needed of a tool registry."""
 
-    def register(self, tool: Tool, /) -> None:
+    def register(self, tool: Tool, /) -> object:
         """Add a tool; `ConfigError` where its name is taken."""
         ...
 
