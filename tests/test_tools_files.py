@@ -289,6 +289,7 @@ def test_a_pattern_fits(path: str, pattern: str, fits: bool) -> None:
 def test_a_hostile_pattern_takes_no_time() -> None:
     assert not _fits(["a"] * MAX_DEPTH, ["**", "a"] * 50)
     assert not _fits(["a" * 250], ["*a" * 90 + "b"])
+    assert all(_fits(["a"] * 20 + [f"{n}.md"], ["**"] * 66 + ["*.md"]) for n in range(5_000))
 
 
 # --- the wall ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -229,6 +230,34 @@ async def test_a_value_that_is_no_json_is_a_failure_of_the_tool(value: object) -
 
     with pytest.raises(ToolError, match="cannot be written as JSON"):
         await run(give)
+
+
+@pytest.mark.parametrize("inside", [False, True])
+async def test_a_generator_is_refused_instead_of_followed_without_end(inside: bool) -> None:
+    @tool
+    def give() -> object:
+        """Give something."""
+        return [count()] if inside else (number for number in count())
+
+    with pytest.raises(ToolError, match="return a list"):
+        await run(give)
+
+
+async def test_a_blocking_functions_result_is_written_in_its_thread() -> None:
+    seen = []
+
+    class Slow(dict[str, int]):
+        def items(self) -> Any:
+            seen.append(threading.current_thread() is threading.main_thread())
+            return super().items()
+
+    @tool
+    def give() -> object:
+        """Give something."""
+        return Slow(a=1)
+
+    assert (await run(give)).data == {"a": 1}
+    assert seen and not any(seen)
 
 
 async def test_stop_iteration_in_a_thread_fails_at_once() -> None:

@@ -7,7 +7,7 @@ import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Annotated, Any, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -85,9 +85,12 @@ class FunctionTool(Tool, Generic[P, R]):
                 raise ToolError("This works only inside a conversation.")
             kwargs[self._context.name] = context
         function: Callable[..., Any] = self._function
-        value = await in_thread(lambda: function(**kwargs)) if self.blocks else function(**kwargs)
-        if not inspect.isawaitable(value):
-            return _result(value)
+        if self.blocks:
+            value = await in_thread(lambda: _result_or_awaitable(function(**kwargs)))
+            if isinstance(value, ToolResult):
+                return value
+        else:
+            value = function(**kwargs)
         # Our own tools may start tasks that print for the user.
         with contextlib.nullcontext() if self.__module__.startswith("miniclaw.") else prints_aside():
             return _result(await value)
@@ -235,13 +238,23 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
     return summary, documented
 
 
+def _result_or_awaitable(value: Any) -> Any:
+    return value if inspect.isawaitable(value) else _result(value)
+
+
+def _jsonable(value: object) -> Any:
+    if isinstance(value, Iterator | AsyncIterator):
+        raise ToolError("The tool returned a generator or iterator, which may have no end; return a list.")
+    return to_jsonable_python(value)
+
+
 def _result(value: object) -> ToolResult:
     if isinstance(value, ToolResult):
         return value
     if isinstance(value, str):
         return ToolResult(content=value)
     try:
-        content = json.dumps(value, ensure_ascii=False, allow_nan=False, default=to_jsonable_python)
+        content = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_jsonable)
     except (ValueError, TypeError, RecursionError, PydanticSerializationError) as error:
         raise ToolError("The tool returned a value that cannot be written as JSON.") from error
     content = plain_text(content)

@@ -118,8 +118,8 @@ class OwnTools:
         added: list[str] = []
         try:
             for tool in tools:
-                added.append(self._registry.register(tool))
-        except BaseException as error:  # boundary: attributes of somebody else's class
+                added += [self._registry.register(tool)]
+        except BaseException as error:  # noqa: BLE001 - boundary: attributes of somebody else's class
             for name in added:
                 self._registry.remove(name)
             return self._told(error)

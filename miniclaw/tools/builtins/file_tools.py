@@ -6,6 +6,7 @@ import codecs
 import re
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -229,22 +230,22 @@ def _name(base: str, found: Found) -> str:
 
 
 def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether names fit a pattern whose `**` stands for any directories; in time of names × parts."""
+    """Whether names fit a pattern whose `**` stands for any directories."""
+    return len(pattern) in _places(tuple(path), tuple(pattern))
 
-    def opened(places: set[int]) -> set[int]:
-        return places | {
-            end
-            for place in places
-            for end in range(place + 1, len(pattern) + 1)
-            if all(part == "**" for part in pattern[place:end])
-        }
 
-    places = opened({0})
-    for name in path:
-        stay = {p for p in places if p < len(pattern) and pattern[p] == "**"}
-        go = {p + 1 for p in places if p < len(pattern) and p not in stay and fnmatchcase(name, pattern[p])}
-        places = opened(stay | go)
-    return len(pattern) in places
+@lru_cache(maxsize=512)
+def _places(path: tuple[str, ...], pattern: tuple[str, ...]) -> frozenset[int]:
+    """How much of the pattern the path can have used up; the answer for a directory is kept for what is in it."""
+    reached = {0}
+    if path:
+        before, name = _places(path[:-1], pattern), path[-1]
+        left = [(place, pattern[place]) for place in before if place < len(pattern)]
+        reached = {place + (part != "**") for place, part in left if part == "**" or fnmatchcase(name, part)}
+    for place, part in enumerate(pattern):
+        if part == "**" and place in reached:
+            reached.add(place + 1)
+    return frozenset(reached)
 
 
 def _listed(found: Iterable[str], most: int, nothing: str) -> ToolResult:
