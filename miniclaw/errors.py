@@ -9,6 +9,7 @@ MiniClawError
 ├── ProtocolError           the peer sent something that we refuse; carries a code of the wire protocol
 ├── ModelError              the model could not answer; carries a `turn.failed` code
 ├── ToolError               a tool refused or failed; its text goes back to the model
+│   └── ToolTimeout         what a tool asked did not answer in time; a read is tried once more
 ├── SkillError              a skill file is not usable; carries file and line
 ├── MemoryStoreError        a memory, its id or its scope was refused, or its file could not be read or written
 ├── MCPError                a JSON-RPC error of an MCP peer; carries its code
@@ -93,6 +94,10 @@ class ModelError(MiniClawError):
 
 class ToolError(MiniClawError):
     """A tool call was refused or failed; the model reads the text and decides what to do next."""
+
+
+class ToolTimeout(ToolError, TimeoutError):
+    """What a tool asked did not answer in time; a call that only reads is tried once more."""
 
 
 class SkillError(MiniClawError):

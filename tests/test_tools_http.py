@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import datetime
 import gzip
+import importlib
 import ipaddress
 import json
 import ssl
@@ -176,6 +177,7 @@ async def test_without_the_guard_these_forms_do_reach_loopback(host: str) -> Non
         ("http://127.0.0.1\\@example.com/", "user name or password is refused"),
         ("http://[::1", "not a valid URL"),
         ("http://exa mple.com\n/", "not a valid URL"),
+        ("http://xn--a/", "not a valid URL"),
         ("http://example.com:99999/", "a port below 65536"),
         ("http://example.com:0/", "a port below 65536"),
         ("http://no-such-host.invalid/", "was not found"),
@@ -526,6 +528,28 @@ async def test_a_server_that_never_answers_is_given_up() -> None:
         assert here.connections == 3
     assert "`http_request` did not finish within 0.05 s" in result.content
     assert "is unknown: check before you repeat it" in posted.content
+
+
+async def test_a_connection_that_takes_too_long_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("miniclaw.tools.builtins.http_request_tool")
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 0.05)
+    async with site() as here:
+        tool = {"allow": frozenset({f"127.0.0.1:{here.port}"})}
+        got = await call(f"https://127.0.0.1:{here.port}/", tool=tool)
+        assert here.connections == 2, "a read is tried a second time"
+        posted = await call(f"https://127.0.0.1:{here.port}/", tool=tool, method="POST")
+        assert here.connections == 3
+    assert got.error == "127.0.0.1 did not answer in time."
+    assert posted.error == f"{got.error} Whether it acted is unknown: check before you repeat it."
+
+
+@pytest.mark.parametrize("location", ["javascript:1", "data:x", "mailto:a@example.com", "http://xn--a/"])
+async def test_a_redirect_to_no_web_address_is_a_failed_result(location: str) -> None:
+    async with site(lambda path: answer(status="302 Found", location=location)) as here:
+        result = await fetch(here)
+        assert here.connections == 1
+    assert not result.ok and "failed inside" not in result.content
+    assert "not valid" in result.content or "only complete" in result.content or "location" in result.content
 
 
 def certificate(name: str, folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:

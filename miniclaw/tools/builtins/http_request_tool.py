@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field
 
-from miniclaw.errors import ToolError
+from miniclaw.errors import ToolError, ToolTimeout
 from miniclaw.tools.base import Risk, Tool, ToolResult
 from miniclaw.tools.builtins.addresses import AddressGuard, Resolver, is_public, system_resolver
 from miniclaw.tools.builtins.http_body import MAX_BYTES, body_text, read_body
@@ -171,9 +171,10 @@ def _parsed(url: str, base: httpx.URL | None = None) -> httpx.URL:
 
     try:
         parsed = httpx.URL(url) if base is None else base.join(url)
+        host = parsed.host  # which is decoded only here
     except (httpx.InvalidURL, ValueError) as error:
         raise ToolError(f"{url[:200]!r} is not a valid URL.") from error
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    if parsed.scheme not in ("http", "https") or not host:
         raise ToolError(f"{url[:200]!r}: only complete `http` and `https` URLs can be reached.")
     if parsed.userinfo:
         raise ToolError("A URL with a user name or password is refused. Use an `Authorization` header.")
@@ -196,7 +197,14 @@ async def _send(
         finally:
             await response.aclose()
     except httpx.TimeoutException as error:
-        raise TimeoutError from error
+        unsure = (
+            "" if method.lower() in _HARMLESS else " Whether it acted is unknown: check before you repeat it."
+        )
+        raise ToolTimeout(f"{url.host} did not answer in time.{unsure}") from error
+    except (httpx.InvalidURL, ValueError) as error:  # httpx reads `Location` before it is asked to
+        raise ToolError(
+            f"{method} {url.host} was answered with a redirect to an address that is not valid."
+        ) from error
     except (httpx.HTTPError, httpx.StreamError) as error:
         reason = str(error) or type(error).__name__
         raise ToolError(

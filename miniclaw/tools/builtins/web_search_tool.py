@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 
 from pydantic import Field, SecretStr
 
-from miniclaw.errors import ToolError
+from miniclaw.errors import ToolError, ToolTimeout
 from miniclaw.gateway.protocol import plain_text
 from miniclaw.tools.base import Tool, ToolResult
 from miniclaw.tools.builtins.http_body import read_body
@@ -119,8 +119,8 @@ async def _ask(
         ):
             body, cut = await read_body(response)
     except httpx.TimeoutException as error:
-        raise TimeoutError from error  # a read that times out is tried once more
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise ToolTimeout(f"{service} did not answer in time. Try again later.") from error
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise ToolError(f"{service} could not be reached ({type(error).__name__}).") from error
     if response.status_code != 200:
         raise ToolError(f"{service} refused the search: {_refusal(service, response.status_code)}.")
