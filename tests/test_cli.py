@@ -217,6 +217,11 @@ def test_piped_lines_are_answered_one_after_the_other_in_one_session(tmp_path: P
     assert done.stdout.count("ses_") == 1
 
 
+def test_a_skill_is_switched_on_before_anything_was_said(tmp_path: Path) -> None:
+    done = run("chat", data_dir=tmp_path, stdin="/skills customer-service\n")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("· True") == 1
+
+
 def test_resume_goes_on_with_the_latest_session(tmp_path: Path) -> None:
     first = json.loads(run("chat", "--json", "--once", "1+1", data_dir=tmp_path).stdout)
     again = json.loads(run("chat", "--json", "--resume", "--once", "2+2", data_dir=tmp_path).stdout)

@@ -380,6 +380,11 @@ async def test_files_beside_a_skill_are_read_by_the_names_that_load_skill_gives(
     ]:
         result = await tools.execute("read_skill_file", {"name": "a", "path": path})
         assert not result.ok and why in result.content
+    for number in range(60):
+        (root / "references" / f"z{number}.md").write_text(f"note {number}", encoding="utf-8")
+    assert "and 13 more." in (await tools.execute("load_skill", {"name": "a"})).content
+    last = await tools.execute("read_skill_file", {"name": "a", "path": "references/z59.md"})
+    assert last.content == "note 59"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")

@@ -16,6 +16,7 @@ __all__ = ["skill_tools"]
 
 MAX_FILE_BYTES: Final = 256 * 1024
 LISTED_FILES: Final = 50
+"""Files that are named; the others can be read as well."""
 SEEN_FILES: Final = 2000
 """Entries of a skill's directory that are looked at."""
 
@@ -66,7 +67,7 @@ class _LoadSkill(_SkillTool):
         if skill.required_tools:
             parts.append(f"It counts on these tools: {', '.join(skill.required_tools)}.")
         if files := _files_of(skill):
-            parts.append(f"Files beside it, for `read_skill_file`: {', '.join(files)}.")
+            parts.append(f"Files beside it, for `read_skill_file`: {_named(files)}.")
         data = {"name": skill.name, "required_tools": list(skill.required_tools), "files": files}
         return ToolResult(content="\n\n".join(parts), data=data)
 
@@ -81,11 +82,9 @@ class _ReadSkillFile(_SkillTool):
 
     async def execute(self, **kwargs: Any) -> ToolResult:
         skill, path = self._skill(str(kwargs["name"])), str(kwargs["path"])
-        files = _files_of(skill)
-        if path not in files:
-            raise ToolError(
-                f"`{skill.name}` has no file `{path}`. Its files are: {', '.join(files) or 'none'}."
-            )
+        if not _is_beside(skill, path):
+            named = _named(_files_of(skill)) or "none"
+            raise ToolError(f"`{skill.name}` has no file `{path}`. Its files are: {named}.")
         assert skill.path is not None
         try:
             with (skill.path.parent / path).open("rb") as file:
@@ -99,20 +98,28 @@ class _ReadSkillFile(_SkillTool):
 
 
 def _files_of(skill: Skill) -> list[str]:
-    """The files in the directory of a skill, by relative path; what leads out of it by a link is not there."""
+    """The files in the directory of a skill, by relative path."""
     if skill.path is None or skill.path.name != STANDARD_FILE:
         return []
     root = skill.path.parent
-    inside = root.resolve()
-    found = (
-        path.relative_to(root).as_posix()
-        for path in sorted(islice(root.rglob("*"), SEEN_FILES))
-        if path.is_file() and path.name != STANDARD_FILE and _is_inside(path, inside)
+    names = (path.relative_to(root).as_posix() for path in sorted(islice(root.rglob("*"), SEEN_FILES)))
+    return [name for name in names if _is_beside(skill, name)]
+
+
+def _is_beside(skill: Skill, name: str) -> bool:
+    """Whether a skill has this file beside it; what leads out of its directory by a link is not there."""
+    if skill.path is None or skill.path.name != STANDARD_FILE:
+        return False
+    root, relative = skill.path.parent, Path(name)
+    return (
+        not relative.is_absolute()
+        and not any(part.startswith(".") for part in relative.parts)
+        and relative.name != STANDARD_FILE
+        and (root / relative).is_file()
+        and (root / relative).resolve().is_relative_to(root.resolve())
     )
-    return [name for name in found if not any(part.startswith(".") for part in name.split("/"))][
-        :LISTED_FILES
-    ]
 
 
-def _is_inside(path: Path, root: Path) -> bool:
-    return path.resolve().is_relative_to(root)
+def _named(files: list[str]) -> str:
+    more = len(files) - LISTED_FILES
+    return ", ".join(files[:LISTED_FILES]) + (f" and {more} more" if more > 0 else "")
