@@ -29,6 +29,10 @@ class Colour(enum.Enum):
     BLUE = "blue"
 
 
+class Free(BaseModel):
+    model_config = {"extra": "allow"}
+
+
 class Point(BaseModel):
     title: str
     x: float = 0.0
@@ -114,9 +118,20 @@ def test_the_schema_says_what_the_annotations_say() -> None:
                 "type": "object",
                 "properties": {"title": {"type": "string"}, "x": {"type": "number", "default": 0.0}},
                 "required": ["title"],
+                "additionalProperties": False,
             },
         },
     }
+
+
+async def test_a_model_inside_may_ask_for_other_fields() -> None:
+    @tool
+    def take(what: Free) -> Any:
+        """Take it."""
+        return what.model_dump()
+
+    assert take.parameters["$defs"]["Free"]["additionalProperties"] is True
+    assert (await run(take, what={"a": 1})).data == {"a": 1}
 
 
 async def test_arguments_arrive_converted_and_with_defaults() -> None:
@@ -130,6 +145,7 @@ async def test_arguments_arrive_converted_and_with_defaults() -> None:
         ({}, "`city`: Field required"),
         ({"city": "x", "days": 0}, "`days`: Input should be greater than or equal to 1"),
         ({"city": "x", "unit": "k"}, "`unit`: Input should be 'c' or 'f'"),
+        ({"city": "x", "where": [{"title": "t", "z": 1}]}, "`where.0.z`: Extra inputs are not permitted"),
         ({"city": "x", "where": [{}]}, "`where.0.title`: Field required"),
         ({"city": "x", "wind": 1}, "`wind`: Extra inputs are not permitted"),
         (["x"], "they should be a JSON object"),

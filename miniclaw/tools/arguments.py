@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, islice
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from pydantic import BaseModel, ValidationError
 
@@ -40,14 +40,18 @@ class ValidatesArguments(Protocol):
         ...
 
 
-def validate_model(model: type[BaseModel], arguments: object) -> dict[str, Any]:
+def validate_model(
+    model: type[BaseModel], arguments: object, *, extra: Literal["forbid"] | None = None
+) -> dict[str, Any]:
     """The values of `model`'s fields by their alias, converted and with defaults filled in.
+
+    With `extra="forbid"` models inside it take no unknown field either.
 
     Raises:
         ToolError: the arguments do not fit; the text names each field and its reason.
     """
     try:
-        values = model.model_validate(_as_object(arguments))
+        values = model.model_validate(_as_object(arguments), extra=extra)
     except ValidationError as error:
         problems = error.errors(include_url=False, include_input=False, include_context=False)
         raise _refusal(f"{_path(problem['loc'])}: {problem['msg']}" for problem in problems) from None

@@ -8,7 +8,7 @@ import inspect
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Annotated, Any, Generic, ParamSpec, TypeVar, get_args, get_type_hints, overload
+from typing import Annotated, Any, Generic, Literal, ParamSpec, TypeVar, get_args, get_type_hints, overload
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.errors import PydanticUserError
@@ -125,9 +125,8 @@ def tool(
 ) -> Any:
     """Make a tool of a typed function: `@tool` or `@tool(risk="read", ...)`.
 
-    The model is told the first paragraph of the docstring and, for each parameter, the text of its `Field`
-    or its line in the `Args:` section. A parameter of type `ToolContext` is filled in and never shown. The
-    function returns a text, a `ToolResult`, or any value that can be written as JSON.
+    The model is told the docstring's first paragraph and each parameter's `Field` text or line of `Args:`, but
+    of no `ToolContext`, which is filled in. It returns a text, a `ToolResult`, or what can be written as JSON.
 
     Raises:
         ConfigError: a parameter has no usable annotation, or the function takes `*args` or `**kwargs`.
@@ -137,12 +136,13 @@ def tool(
         tool_name = name or str(getattr(function, "__name__", ""))
         model, context = _arguments_model(tool_name, function)
         description, documented = _read_docstring(inspect.getdoc(function) or "")
+        parameters, extra = _schema(tool_name, model, documented)
         return FunctionTool(
             function,
             name=tool_name,
             description=description or tool_name.replace("_", " "),
-            parameters=_schema(tool_name, model, documented),
-            validate=functools.partial(validate_model, model),
+            parameters=parameters,
+            validate=functools.partial(validate_model, model, extra=extra),
             context=context,
             risk=risk,
             timeout=timeout,
@@ -188,7 +188,10 @@ def _arguments_model(
         raise ConfigError(f"Tool `{name}`: a parameter's type is not supported ({_first(error)}).") from error
 
 
-def _schema(name: str, model: type[BaseModel], documented: Mapping[str, str]) -> dict[str, Any]:
+def _schema(
+    name: str, model: type[BaseModel], documented: Mapping[str, str]
+) -> tuple[dict[str, Any], Literal["forbid"] | None]:
+    """The JSON Schema, and whether models inside it are closed too: unless one asks for other fields itself."""
     try:
         schema: dict[str, Any] = _without_titles(model.model_json_schema())
     except PydanticUserError as error:
@@ -196,7 +199,12 @@ def _schema(name: str, model: type[BaseModel], documented: Mapping[str, str]) ->
     for parameter, text in documented.items():
         if parameter in schema["properties"]:
             schema["properties"][parameter].setdefault("description", text)
-    return schema
+    inner = [one for one in schema.get("$defs", {}).values() if "properties" in one]
+    if any(one.get("additionalProperties") for one in inner):
+        return schema, None
+    for one in inner:
+        one["additionalProperties"] = False
+    return schema, "forbid"
 
 
 def _first(error: PydanticUserError) -> str:
