@@ -21,7 +21,8 @@ from miniclaw.errors import ToolError
 from miniclaw.tools import ToolContext, ToolRegistry, ToolResult
 from miniclaw.tools.builtins import file_tools
 from miniclaw.tools.builtins.file_tools import MAX_HITS, MAX_LISTED, ROW, _fits
-from miniclaw.tools.workspace import MAX_DEPTH, Workspace, read_path
+from miniclaw.tools.paths import MAX_DEPTH, read_path
+from miniclaw.tools.workspace import Workspace
 
 
 class Files:
@@ -250,10 +251,13 @@ async def test_a_search_names_file_and_line_and_passes_over_what_is_no_text(file
     files.put("sub/b.md", "针 needle\n")
     files.put("c.bin", b"needle\0")
     found = await files("search_files", text="NEEDLE")
-    assert found.content == "a.txt:2: The Needle is here\nsub/b.md:1: 针 needle"
+    assert found.content == (
+        "a.txt:2: The Needle is here\nsub/b.md:1: 针 needle\n"
+        "[Files that were not searched, being no text, too large or unreadable: 1]"
+    )
     assert (await files("search_files", text="needle", pattern="**/*.md")).content == "sub/b.md:1: 针 needle"
     assert (await files("search_files", text="针", path="sub")).content == "sub/b.md:1: 针 needle"
-    assert (await files("search_files", text="absent")).content == "No line holds this text."
+    assert (await files("search_files", text="absent", path="sub")).content == "No line holds this text."
 
 
 async def test_a_search_stops_at_its_limit(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,6 +359,29 @@ async def test_a_path_that_leads_out_or_that_some_system_cannot_keep_is_refused(
     assert files.secret.read_text(encoding="utf-8") == "bob's secret"
 
 
+@pytest.mark.skipif(os.name == "nt", reason="there are no such names")
+@pytest.mark.parametrize("name", ["9:30?.md", "c: it.md", 'say "hi".md', "blank ", "CON", "x" * 250])
+async def test_a_file_that_is_there_is_used_by_whatever_name_it_has(files: Files, name: str) -> None:
+    files.put("other.bin", "\0")
+    for path in (name, f"{name}/{name}") if len(name) < 100 else (name,):
+        where = path.rpartition("/")[0] or "."
+        files.put(f"sub/{path}", "needle")
+        assert (await files("read_file", path=f"sub/{path}")).content == "needle"
+        assert path in (await files("list_files", path="sub", pattern="**/*")).content
+        assert (
+            f"{path}:1: needle" in (await files("search_files", text="needle", path=f"sub/{where}")).content
+        )
+        if len(name) < 100:
+            assert (await files("edit_file", path=f"sub/{path}", old_text="ee", new_text="00")).ok
+        if name not in ("blank ", "x" * 250):
+            assert not (await files("write_file", path=f"{path}.new", content="x")).ok
+        (files.root / "sub" / path).unlink()
+    found = await files("search_files", text="needle")
+    assert found.content == (
+        "No line holds this text.\n[Files that were not searched, being no text, too large or unreadable: 1]"
+    )
+
+
 @pytest.mark.parametrize("path", ["..%2f..%2fbob", "%2e%2e", "%252e%252e%252fx", "....", "‥", "．．"])
 async def test_a_path_is_never_decoded_after_it_was_checked(files: Files, path: str) -> None:
     """AstrBotDevs/AstrBot#1675, openclaw/openclaw#112139: `..%2f` was decoded behind the check."""
@@ -364,12 +391,13 @@ async def test_a_path_is_never_decoded_after_it_was_checked(files: Files, path: 
 
 
 @given(
+    st.booleans(),
     st.text(max_size=60)
-    | st.lists(st.sampled_from(["..", "/", "\\", "a", ".", "~", "C:", "\0", " ", "con"])).map("".join)
+    | st.lists(st.sampled_from(["..", "/", "\\", "a", ".", "~", "C:", "\0", " ", "con"])).map("".join),
 )
-def test_any_path_is_refused_or_stays_inside(path: str) -> None:
+def test_any_path_is_refused_or_stays_inside(is_new: bool, path: str) -> None:
     try:
-        names = read_path(path)
+        names = read_path(path, is_new=is_new)
     except ToolError:
         return
     root = Path("/root/of/all")
@@ -447,7 +475,7 @@ def test_a_link_that_is_swapped_in_at_any_moment_leads_nowhere(tmp_path: Path, w
             with contextlib.suppress(OSError):  # the other thread has put something there
                 step()
 
-    outcomes: set[bytes | str] = set()
+    outcomes: set[bytes | str | None] = set()
 
     def work() -> bool:
         try:
@@ -460,7 +488,7 @@ def test_a_link_that_is_swapped_in_at_any_moment_leads_nowhere(tmp_path: Path, w
         return b"mine" in outcomes
 
     race(change, work)
-    assert outcomes <= {b"mine", "refused"}
+    assert outcomes <= {b"mine", "refused", None}
     assert b"mine" in outcomes, "the race never let a read through"
     assert files.secret.read_text(encoding="utf-8") == "bob's secret"
     assert [p.name for p in files.secret.parent.iterdir()] == ["secret.txt"]
@@ -475,7 +503,10 @@ async def test_a_file_over_the_limit_is_neither_read_nor_written(tmp_path: Path)
     assert "has 11 bytes; at most 10" in (await files("read_file", path="big.txt")).content
     assert "would have 12 bytes" in (await files("write_file", path="new.txt", content="好" * 4)).content
     assert not (files.root / "new.txt").exists()
-    assert (await files("search_files", text="x")).content == "No line holds this text."
+    assert (
+        "not searched, being no text, too large or unreadable: 1]"
+        in (await files("search_files", text="x")).content
+    )
 
 
 async def test_a_full_workspace_takes_no_more_but_lets_files_shrink(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from miniclaw.agent.responses import responses_body
 from miniclaw.app import MiniClaw
 from miniclaw.file_kinds import decode_text, kind_of
 from miniclaw.gateway.protocol import FileRef, Inbound, TextPayload
-from miniclaw.tools.workspace import read_path
+from miniclaw.tools.paths import read_path
 from tests.support.claw import TOKEN, running_claw, server_process
 from tests.support.model import FakeModel, Message, Reply, echo
 

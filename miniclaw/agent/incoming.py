@@ -18,7 +18,8 @@ from miniclaw.file_kinds import TEXT, kind_of
 from miniclaw.gateway.protocol import FileRef, ReplyTarget
 from miniclaw.session.export import fenced
 from miniclaw.session.models import Entry, Turn
-from miniclaw.tools.workspace import Workspace, read_path
+from miniclaw.tools.paths import read_path
+from miniclaw.tools.workspace import Workspace
 
 __all__ = ["TakenIn", "load_images", "safe_name", "take_in"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import secrets
 import stat
 import threading
@@ -19,19 +18,16 @@ from pathlib import Path
 from typing import Final
 
 from miniclaw.errors import ToolError
+from miniclaw.tools.paths import MAX_DEPTH, read_path
 
-__all__ = ["RESULTS", "Found", "Workspace", "read_path"]
+__all__ = ["RESULTS", "Found", "Workspace"]
 
 RESULTS: Final = ".results"
 """Where whole results are kept; left out of lists."""
 
-MAX_PATH: Final = 1_000
-MAX_DEPTH: Final = 32
 MAX_FOUND: Final = 50_000
 """Entries that a walk looks at."""
 
-_DEVICE: Final = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\..*)?", re.IGNORECASE)
-_NOT_IN_NAMES: Final = re.compile(r'[\x00-\x1f\x7f<>:"|?*\ud800-\udfff]')
 _SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _READ: Final = os.O_RDONLY | _SAFELY | getattr(os, "O_NONBLOCK", 0)
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFELY
@@ -50,29 +46,6 @@ _REASONS: Final = {
     errno.ENAMETOOLONG: "is too long",
     errno.ENOSPC: "cannot be written: the disk is full",
 }
-
-
-def read_path(path: str) -> tuple[str, ...]:
-    r"""The names that a relative path consists of; `/` and `\` both divide them.
-
-    Raises:
-        ToolError: the path leads out of the workspace, or has a name that some system cannot keep.
-    """
-    text = path.replace("\\", "/")
-    shown = repr(path[:80])
-    if text.startswith(("/", "~")) or re.match("[A-Za-z]:", text):
-        raise ToolError(f"The path {shown} is not relative. Paths begin in the workspace, such as `a/b.md`.")
-    names = tuple(name for name in text.split("/") if name not in ("", "."))
-    if ".." in names:
-        raise ToolError(f"The path {shown} leads upwards; `..` is not allowed.")
-    if len(text) > MAX_PATH or len(names) > MAX_DEPTH:
-        raise ToolError(f"The path {shown} is too long.")
-    for name in names:
-        if _NOT_IN_NAMES.search(name) or name[-1] in ". " or _DEVICE.fullmatch(name):
-            raise ToolError(f"{name[:80]!r} cannot be the name of a file. Choose a plain name.")
-        if len(name.encode()) > 255 - 16:  # a new file has a longer name while it is written
-            raise ToolError(f"The name {name[:40]!r}… is too long.")
-    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +124,16 @@ class Workspace:
 
     def read(self, path: str) -> bytes:
         """The whole file."""
-        *parents, name = self._file(path)
+        return self._read(path, self._file(path))
+
+    def _read(self, path: str, names: tuple[str, ...]) -> bytes:
+        *parents, name = names
         with _explained(path), self._directory(parents) as directory:
             return self._content(path, directory, name)
 
     def write(self, path: str, data: bytes) -> bool:
         """Put a file in place as a whole, or not at all; directories are made. Whether it is a new one."""
-        *parents, name = self._file(path)
+        *parents, name = self._writable(path)
         if len(data) > self.file_bytes:
             raise ToolError(f"`{path}` would have {len(data):,} bytes; {self.file_bytes:,} are allowed.")
         with self.changing(), _explained(path), self._directory(parents, make=True) as directory:
@@ -173,21 +149,24 @@ class Workspace:
     def walk(self, path: str, *, deep: bool = True) -> Iterator[Found]:
         """What is in a directory, by name, at most `MAX_FOUND` entries; links and special files are left out."""
         left = [MAX_FOUND]
-        with _explained(path), self._directory(read_path(path)) as directory:
+        with _explained(path), self._directory(read_path(path, is_new=False)) as directory:
             yield from _walk(directory, (), deep, left)
 
-    def read_each(self, path: str, wanted: Callable[[Found], bool]) -> Iterator[tuple[Found, bytes]]:
-        """The files of a walk that are wanted and can be read, with their content."""
-        base = read_path(path)
+    def read_each(self, path: str, wanted: Callable[[Found], bool]) -> Iterator[tuple[Found, bytes | None]]:
+        """The files of a walk that are wanted, with their content; `None` for one that cannot be read."""
+        base = read_path(path, is_new=False)
         for found in self.walk(path):
-            if not found.is_dir and found.size <= self.file_bytes and wanted(found):
-                with contextlib.suppress(ToolError):  # gone or swapped since it was listed
-                    yield found, self.read("/".join((*base, *found.path)))
+            if not found.is_dir and wanted(found):
+                data = None
+                if found.size <= self.file_bytes:
+                    with contextlib.suppress(ToolError):  # gone or swapped since it was listed
+                        data = self._read("/".join(found.path), (*base, *found.path))
+                yield found, data
 
     def keep_newest(self, path: str, count: int) -> None:
         """Delete the oldest files of a directory until `count` are left."""
         files = sorted((f for f in self.walk(path, deep=False) if not f.is_dir), key=lambda f: f.changed)
-        with self.changing(), _explained(path), self._directory(read_path(path)) as directory:
+        with self.changing(), _explained(path), self._directory(read_path(path, is_new=False)) as directory:
             for old in files[:-count]:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(directory.at(old.path[-1]), dir_fd=directory.fd)
@@ -200,10 +179,21 @@ class Workspace:
                 os.unlink(directory.at(name), dir_fd=directory.fd)
 
     def _file(self, path: str) -> tuple[str, ...]:
-        names = read_path(path)
+        names = read_path(path, is_new=False)
         if not names:
             raise ToolError("Name a file, such as `notes.md`.")
         return names
+
+    def _writable(self, path: str) -> tuple[str, ...]:
+        """The names of a file to write; only one that is there may be called as no new one may be."""
+        *parents, name = names = self._file(path)
+        try:
+            return read_path(path)
+        except ToolError:
+            with contextlib.suppress(OSError), self._directory(parents) as directory:
+                directory.lstat(name)
+                return names
+            raise
 
     def _content(self, path: str, directory: _Directory, name: str) -> bytes:
         with open(directory.open(name, _READ), "rb") as file:

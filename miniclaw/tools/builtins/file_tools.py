@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +18,8 @@ from miniclaw.gateway.protocol import plain_text
 from miniclaw.tools.base import Tool, ToolResult
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.function import tool
-from miniclaw.tools.workspace import RESULTS, Found, Workspace, read_path
+from miniclaw.tools.paths import read_path
+from miniclaw.tools.workspace import RESULTS, Found, Workspace
 
 __all__ = ["file_tools"]
 
@@ -125,22 +127,29 @@ def _searching(of: _Of) -> Tool:
     ) -> ToolResult:
         """Find the lines that hold a text in the files of the workspace."""
         wanted, plain = _pattern(pattern), text.casefold()
-        left = MAX_SEARCHED
+        left, skipped = MAX_SEARCHED, 0
 
         def hits() -> Iterable[str]:
-            nonlocal left
+            nonlocal left, skipped
             for found, data in of(context).read_each(path, lambda f: _shown(f.path, path, wanted)):
+                if data is None or b"\0" in data:
+                    skipped += 1
+                    continue
                 if (left := left - len(data)) < 0:
                     yield f"[Stopped after {MAX_SEARCHED:,} bytes; search fewer files.]"
                     return
                 content = data.decode("utf-8-sig", "replace")
-                if "\0" in content or plain not in content.casefold():
+                if plain not in content.casefold():
                     continue
                 for number, line in enumerate(content.split("\n"), 1):
                     if plain in line.casefold():
                         yield f"{_name(path, found)}:{number}: {line.strip()[:MAX_HIT_CHARS]}"
 
-        return _listed(hits(), MAX_HITS, "No line holds this text.")
+        result = _listed(hits(), MAX_HITS, "No line holds this text.")
+        if not skipped:
+            return result
+        note = f"\n[Files that were not searched, being no text, too large or unreadable: {skipped}]"
+        return replace(result, content=result.content + note)
 
     return search_files
 
@@ -221,12 +230,12 @@ def _pattern(pattern: str) -> tuple[str, ...]:
 
 def _shown(path: Sequence[str], base: str, pattern: Sequence[str]) -> bool:
     """Whether a path below `base` fits; kept results show only to those who ask for their directory."""
-    return (path[0] != RESULTS or bool(read_path(base))) and _fits(path, pattern)
+    return (path[0] != RESULTS or bool(read_path(base, is_new=False))) and _fits(path, pattern)
 
 
 def _name(base: str, found: Found) -> str:
     """The path as the other tools take it."""
-    return "/".join((*read_path(base), *found.path))
+    return "/".join((*read_path(base, is_new=False), *found.path))
 
 
 def _fits(path: Sequence[str], pattern: Sequence[str]) -> bool:
