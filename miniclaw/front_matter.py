@@ -8,7 +8,7 @@ from typing import Any
 
 __all__ = ["FrontMatter", "FrontMatterProblem", "parse_front_matter"]
 
-_FENCE = re.compile(r"^---[ \t]*$", re.MULTILINE)
+_FENCE = re.compile(r"^---[ \t]*\r?$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -514,8 +514,19 @@ REAL: list[tuple[str, str, str | None]] = [
     ("under_score", "name: under_score\ndescription: x\n", "name"),
     ("other", "name: another\ndescription: x\n", "name"),
     ("compat", "name: compat\ndescription: x\ncompatibility: " + "y" * 501 + "\n", "compatibility"),
+    ("both", "name: both\ndescription: x\ntrigger: [manual, x1]\n", "`trigger`"),
+    ("mixed", "name: mixed\r\ndescription: x\r\n---\r\n# Steps\r\n", None),
     ("licence", "name: licence\ndescription: x\nlicense:\n  - MIT\n", "license"),
 ]
+
+
+def test_a_file_in_small_letters_is_told(tmp_path: Path) -> None:
+    (standard(tmp_path, "a").rename(tmp_path / "a" / "skill.md")).touch()
+    manager = SkillManager([tmp_path])
+    assert [finding.reason for finding in manager.findings] == [
+        "its file has to be called `SKILL.md`, in capitals"
+    ]
+    assert not manager.list()
 
 
 @pytest.mark.parametrize(("directory", "head", "refused"), REAL, ids=[row[0] for row in REAL])
@@ -524,7 +535,7 @@ def test_a_skill_as_people_write_them_loads_or_is_refused_for_the_right_reason(
 ) -> None:
     path = tmp_path / directory / "SKILL.md"
     path.parent.mkdir()
-    path.write_text(f"---\n{head}---\n\n# Body\n\nDo it.\n", encoding="utf-8")
+    path.write_text(f"---\n{head}---\n\n# Body\n\nDo it.\n", encoding="utf-8", newline="")
     loaded = SkillLoader().load([tmp_path])
     if refused is None:
         assert loaded.findings == [] and list(loaded.skills) == [directory]

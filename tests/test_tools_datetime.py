@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +118,20 @@ async def test_what_is_no_date_is_told(arguments: dict[str, str], reason: str) -
     result = await registry.execute("datetime", {"timezone": "Asia/Shanghai", **arguments})
     assert not result.ok
     assert reason in result.content
+
+
+@pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of the machine cannot be set there")
+async def test_the_first_day_of_all_is_told_too_early_where_the_clock_is_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        result = await registry.execute("datetime", {"timezone": "local", "at": "0001-01-01"})
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "beyond the years 1 to 9999" in result.content
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -253,6 +254,13 @@ def test_of_a_file_with_a_clash_no_tool_is_there(tmp_path: Path) -> None:
     )
 
 
+def test_tools_in_a_list_or_dict_of_a_file_are_found(tmp_path: Path) -> None:
+    text = CLASS.replace("<wrong>", "").replace("w = W()", "all = [W()]; more = {'b': beside}; del beside")
+    write(tmp_path, "many.py", text)
+    registry = ToolRegistry()
+    assert not own(registry, tmp_path).problems and sorted(registry.names()) == ["beside", "w"]
+
+
 def test_only_what_a_file_makes_itself_is_its_tool(tmp_path: Path) -> None:
     write(tmp_path, "_helper.py", GREET)
     write(tmp_path, "notes.txt", GREET)
@@ -496,6 +504,36 @@ def leaks(payload: dict[str, Any]) -> str:
     return "not with key-12345"
 
 
+def answers_badly(payload: dict[str, Any]) -> object:
+    class Answer:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    return Answer()
+
+
+async def ends(payload: dict[str, Any]) -> None:
+    raise GeneratorExit
+
+
+async def goes_on(payload: dict[str, Any]) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.Event().wait()
+
+
+class Calls:
+    async def __call__(self, payload: dict[str, Any]) -> str:
+        payload["arguments"].clear()
+        return "not so"
+
+
+calls = Calls()
+
+
+def changes(payload: dict[str, Any]) -> None:
+    payload["arguments"]["more"].append("x")
+
+
 async def hangs(payload: dict[str, Any]) -> None:
     await asyncio.Event().wait()
 
@@ -570,6 +608,10 @@ async def test_a_result_can_be_withheld(tmp_path: Path) -> None:
         (lambda: call("cancels"), "failed (CancelledError)"),
         (lambda: call("hangs", timeout=0.05), "failed (TimeoutError)"),
         (lambda: call("blocks", timeout=0.05), "failed (TimeoutError)"),
+        (lambda: call("goes_on", timeout=0.05), "failed (TimeoutError)"),
+        (lambda: call("answers_badly"), "failed (RuntimeError)"),
+        (lambda: call("ends"), "failed (ToolError)"),
+        (lambda: call("calls"), "not so"),
     ],
 )
 async def test_a_hook_that_refuses_breaks_or_hangs_blocks(
@@ -589,6 +631,15 @@ async def test_a_command_that_ends_well_lets_the_call_run_and_knows_no_secret(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     code = "import os, sys; sys.exit('leak' if 'sk-secret' in str(os.environ) else 0)"
     assert (await hooked(tmp_path, before_tool=[python(code)]).execute("zap", {})).ok
+
+
+async def test_a_hook_changes_nothing_of_what_it_is_told_and_any_text_reaches_a_command(
+    tmp_path: Path,
+) -> None:
+    payload = {"arguments": {"more": ["\ud83d"]}}
+    hooks = Hooks({"before_turn": (call("changes"), python("import sys; sys.exit(0)"))}, tmp_path)
+    assert await hooks.run("before_turn", payload) is None
+    assert payload == {"arguments": {"more": ["\ud83d"]}}
 
 
 async def test_a_hook_with_tools_is_told_of_those_only(tmp_path: Path) -> None:

@@ -448,7 +448,7 @@ async def test_a_result_that_cannot_be_kept_is_cut_and_logged(
     (tmp_path / ".results").write_text("in the way", encoding="utf-8")
     registry = ToolRegistry([echo], result_chars=2)
     result = await registry.execute("echo", {"text": "1234"}, context(tmp_path))
-    assert result.content.endswith("2 are left out.]")
+    assert result.content.endswith("2 are left out. They could not be kept and are lost.]")
     assert "could not be kept" in caplog.text
 
 
@@ -459,7 +459,7 @@ async def test_a_result_is_not_kept_outside_the_workspace(tmp_path: Path) -> Non
     (workspace / ".results").symlink_to(outside)
     registry = ToolRegistry([echo], result_chars=2)
     result = await registry.execute("echo", {"text": "1234"}, context(workspace))
-    assert result.content.endswith("2 are left out.]")
+    assert result.content.endswith("2 are left out. They could not be kept and are lost.]")
     assert not list(outside.iterdir())
 
 

@@ -105,7 +105,8 @@ def _files(directory: Path) -> dict[str, Signature]:
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
-            continue
+            if os.path.exists(f"{directory}/{name}/{STANDARD_FILE.lower()}"):
+                found[f"{directory}/{name}"] = (0, 0, 0)
         except OSError:
             found[path] = (0, 0, 0)
         else:
@@ -121,6 +122,8 @@ def _without_waiting(path: str, flags: int) -> int:
 def _read(path: Path) -> Skill | SkillFinding:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
+            if (path / STANDARD_FILE.lower()).exists():
+                return SkillFinding(path, 1, f"its file has to be called `{STANDARD_FILE}`, in capitals")
             return SkillFinding(path, 1, "it cannot be read: it is no regular file")
         with open(path, "rb", opener=_without_waiting) as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -165,6 +168,9 @@ def _problems(parsed: FrontMatter, path: Path) -> Iterator[tuple[str, str]]:
     metadata = fields.get("metadata") or {}
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         yield "metadata", "`metadata` must map names to texts"
+    trigger = _words(fields.get("trigger") or metadata.get("trigger") or "")
+    if "manual" in trigger and len(trigger) > 1:
+        yield "trigger", "`trigger` is either `manual` or a list of keywords"
     yield from _name_problems(fields["name"].strip(), path)
     if not parsed.body.strip():
         yield "", "there are no instructions below the front matter"

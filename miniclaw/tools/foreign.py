@@ -13,6 +13,7 @@ from concurrent.futures import Future, wait
 from typing import Any, Final, Self, TypeVar, cast
 
 from miniclaw.errors import ToolError
+from miniclaw.gateway.protocol import plain_text
 
 __all__ = [
     "contained",
@@ -47,7 +48,7 @@ async def in_thread(call: Callable[[], T]) -> T:
     """
     while len(_running(_at_work)) >= PLACES:
         if len(_running(_abandoned)) >= PLACES:
-            raise ToolError(f"All {PLACES} threads of tools are hung; this works again after a restart.")
+            raise ToolError(f"All {PLACES} threads of tools are hung; this works again when they end.")
         await asyncio.sleep(0.01)
     answer = start(call)
     _at_work.add(answer)
@@ -109,7 +110,7 @@ def kind_of(error: BaseException) -> str:
 
 def trace_of(error: BaseException) -> str:
     """The traceback as text, from which secrets can be taken; a logger that makes it itself shows them."""
-    return "".join(traceback.format_exception(error))
+    return plain_text("".join(traceback.format_exception(error)))
 
 
 @contextlib.contextmanager

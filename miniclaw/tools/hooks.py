@@ -7,14 +7,24 @@ import importlib
 import inspect
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from miniclaw.errors import ConfigError, ToolError
+from miniclaw.gateway.protocol import plain_text
 from miniclaw.settings import Hook, Moment
-from miniclaw.tools.foreign import finished, in_thread, is_cancelled, prints_aside, tasks_contained, trace_of
+from miniclaw.tools.foreign import (
+    contained,
+    finished,
+    in_thread,
+    is_cancelled,
+    prints_aside,
+    tasks_contained,
+    trace_of,
+)
 from miniclaw.tools.loading import load_file, place_of
 from miniclaw.tools.process import clean_environment, run_program
 
@@ -59,7 +69,7 @@ class Hooks:
             reason = await self._one(hook, function, {"moment": moment, **payload})
             if reason is not None:
                 logger.info("hook %s blocks at %s", _name(hook), moment)
-                return self.hide(reason)[:MAX_REASON]
+                return self.hide(plain_text(reason))[:MAX_REASON]
         return None
 
     async def _one(
@@ -68,12 +78,15 @@ class Hooks:
         try:
             if function is None:
                 return await self._command(hook, payload)
-            async with asyncio.timeout(hook.timeout):
-                if inspect.iscoroutinefunction(function):
+            call = partial(function, deepcopy(payload))
+            async with asyncio.timeout(hook.timeout) as limit:
+                answer = call() if inspect.iscoroutinefunction(function) else await in_thread(call)
+                if inspect.isawaitable(answer):
                     with prints_aside(), tasks_contained():
-                        answer = await function(payload)
-                else:
-                    answer = await in_thread(partial(function, payload))
+                        answer = await contained(_value_of(answer))
+            if limit.expired():  # it went on when it was told to end
+                raise TimeoutError
+            return None if answer is None else str(answer) or "a hook says no"
         except (
             BaseException
         ) as error:  # boundary: an operator's own code ends neither the turn nor the program
@@ -81,7 +94,6 @@ class Hooks:
                 raise
             logger.error("hook %s failed\n%s", _name(hook), self.hide(trace_of(error)))
             return f"the hook `{_name(hook)}` failed ({type(error).__name__})"
-        return None if answer is None else str(answer) or "a hook says no"
 
     async def _command(self, hook: Hook, payload: dict[str, Any]) -> str | None:
         done = await run_program(
@@ -90,7 +102,7 @@ class Hooks:
             env=clean_environment(self._data_dir),
             seconds=hook.timeout,
             max_bytes=MAX_BYTES,
-            text=json.dumps(payload, ensure_ascii=False, default=str),
+            text=plain_text(json.dumps(payload, ensure_ascii=False, default=str)),
         )
         if done.code == 0:
             return None
@@ -98,6 +110,10 @@ class Hooks:
             logger.error("hook %s was killed: %s", _name(hook), done.reason)
             return f"the hook `{_name(hook)}` was killed: {done.reason}"
         return done.output.strip() or f"the hook `{_name(hook)}` says no (exit code {done.code})"
+
+
+async def _value_of(answer: Awaitable[Any]) -> Any:
+    return await answer
 
 
 def _name(hook: Hook) -> str:

@@ -171,8 +171,13 @@ def load_file(path: Path) -> ModuleType:
 
 
 def tools_in(module: ModuleType) -> list[Tool]:
-    """The tools that a module makes; what it imported from another one is not its own."""
-    found = {id(value): value for value in vars(module).values() if isinstance(value, Tool)}
+    """The tools that a module makes, also in a list or dict; what it imported from another one is not its own."""
+    found: dict[int, Tool] = {}
+    for value in list(vars(module).values()):
+        several = value.values() if isinstance(value, dict) else value
+        for one in several if isinstance(value, dict | list | tuple) else (value,):
+            if isinstance(one, Tool):
+                found[id(one)] = one
     return [
         one
         for one in found.values()

@@ -54,7 +54,7 @@ async def _keep(content: str, workspace: Path, name: str) -> str:
         await asyncio.to_thread(_store, Workspace(workspace), name, content)
     except ToolError as error:
         logger.warning("a long result could not be kept in %s: %s", workspace, error)
-        return ""
+        return " They could not be kept and are lost."
     return f" The whole text is in the file `{RESULTS}/{name}`; `read_file` shows it page by page."
 
 

@@ -58,7 +58,7 @@ def datetime_tool(*, clock: Callable[[], float] = time.time) -> Tool:
                 content += (
                     f"; until {end.isoformat(timespec='seconds')}: {data['days']} calendar days ({between})"
                 )
-        except (OverflowError, OSError) as error:
+        except (OverflowError, OSError, ValueError) as error:
             raise ToolError("That is beyond the years 1 to 9999.") from error
         return ToolResult(content=content, data=data)
 
