@@ -44,7 +44,7 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
         try:
             await conversation.enter(session_id=args.session, latest=args.resume)
             if args.model and attached:
-                await conversation.switch_model(args.model)
+                await conversation.in_session("model", {"name": args.model})
             if args.once is not None:
                 return await once(conversation, readable(args.once), as_json=args.json)
             if prompt is not None:

@@ -100,11 +100,7 @@ class Conversation:
             if waiting is not None and not waiting.done():
                 waiting.set_exception(error)
 
-    async def switch_model(self, name: str) -> None:
-        """Have another model in this conversation."""
-        await self._in_session("model", {"name": name})
-
-    async def _in_session(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
+    async def in_session(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """Send a command; one that chooses something for a session makes it, where nothing was said yet."""
         if self.session_id is None and args and name in ("model", "skills"):
             self.session_id = (await self.command("new"))["session_id"]
@@ -163,7 +159,7 @@ class Conversation:
         command = read_command(line)
         if command is None:
             return False
-        result = await self._in_session(command.name, command.args)
+        result = await self.in_session(command.name, command.args)
         self.session_id = result.get("session_id") or self.session_id
         if command.name == "model":
             self.state.model = str(result.get("model") or self.state.model)

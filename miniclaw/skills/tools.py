@@ -16,7 +16,6 @@ __all__ = ["skill_tools"]
 
 MAX_FILE_BYTES: Final = 256 * 1024
 LISTED_FILES: Final = 50
-"""Files that are named; the others can be read as well."""
 SEEN_FILES: Final = 2000
 """Entries of a skill's directory that are looked at."""
 

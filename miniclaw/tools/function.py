@@ -85,15 +85,13 @@ class FunctionTool(Tool, Generic[P, R]):
                 raise ToolError("This works only inside a conversation.")
             kwargs[self._context.name] = context
         function: Callable[..., Any] = self._function
-        if self.blocks:
-            value = await in_thread(lambda: _result_or_awaitable(function(**kwargs)))
-            if isinstance(value, ToolResult):
-                return value
-        else:
-            value = function(**kwargs)
+        value = await in_thread(lambda: _result(function(**kwargs))) if self.blocks else function(**kwargs)
+        if isinstance(value, ToolResult):
+            return value
         # Our own tools may start tasks that print for the user.
         with contextlib.nullcontext() if self.__module__.startswith("miniclaw.") else prints_aside():
-            return _result(await value)
+            result: ToolResult = _result(await value)
+            return result
 
 
 @overload
@@ -246,18 +244,15 @@ def _read_docstring(text: str) -> tuple[str, dict[str, str]]:
     return summary, documented
 
 
-def _result_or_awaitable(value: Any) -> Any:
-    return value if inspect.isawaitable(value) else _result(value)
-
-
 def _jsonable(value: object) -> Any:
     if isinstance(value, Iterator | AsyncIterator):
         raise ToolError("The tool returned a generator or iterator, which may have no end; return a list.")
     return to_jsonable_python(value)
 
 
-def _result(value: object) -> ToolResult:
-    if isinstance(value, ToolResult):
+def _result(value: object) -> Any:
+    """A `ToolResult`; what is to be awaited first comes back as it is."""
+    if isinstance(value, ToolResult) or inspect.isawaitable(value):
         return value
     if isinstance(value, str):
         return ToolResult(content=value)

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -81,15 +81,13 @@ class Hooks:
             call = partial(function, deepcopy(payload))
             async with asyncio.timeout(hook.timeout) as limit:
                 answer = call() if inspect.iscoroutinefunction(function) else await in_thread(call)
-                if inspect.isawaitable(answer):
+                if inspect.iscoroutine(answer):
                     with prints_aside(), tasks_contained():
-                        answer = await contained(_value_of(answer))
+                        answer = await contained(answer)
             if limit.expired():  # it went on when it was told to end
                 raise TimeoutError
             return None if answer is None else str(answer) or "a hook says no"
-        except (
-            BaseException
-        ) as error:  # boundary: an operator's own code ends neither the turn nor the program
+        except BaseException as error:  # boundary: an operator's code ends neither turn nor program
             if is_cancelled(error):
                 raise
             logger.error("hook %s failed\n%s", _name(hook), self.hide(trace_of(error)))
@@ -110,10 +108,6 @@ class Hooks:
             logger.error("hook %s was killed: %s", _name(hook), done.reason)
             return f"the hook `{_name(hook)}` was killed: {done.reason}"
         return done.output.strip() or f"the hook `{_name(hook)}` says no (exit code {done.code})"
-
-
-async def _value_of(answer: Awaitable[Any]) -> Any:
-    return await answer
 
 
 def _name(hook: Hook) -> str:

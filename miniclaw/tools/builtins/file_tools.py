@@ -146,10 +146,8 @@ def _searching(of: _Of) -> Tool:
                         yield f"{_name(path, found)}:{number}: {line.strip()[:MAX_HIT_CHARS]}"
 
         result = _listed(hits(), MAX_HITS, "No line holds this text.")
-        if not skipped:
-            return result
         note = f"\n[Files that were not searched, being no text, too large or unreadable: {skipped}]"
-        return replace(result, content=result.content + note)
+        return replace(result, content=result.content + note) if skipped else result
 
     return search_files
 
