@@ -150,7 +150,18 @@ async def test_a_stubborn_server_is_ended(tmp_path: Path, monkeypatch: pytest.Mo
     async with asyncio.timeout(20):
         async with fake(tmp_path, more="\nwhile True: time.sleep(60)\n") as client:
             process = client._link._process  # type: ignore[union-attr] # 看它是不是真的没了
-        assert process is not None and process.returncode == -9
+        assert process is not None and process.returncode == -9  # 255 是返回码丢了：先拆线，再收尸
+
+
+async def test_a_server_that_prints_without_end_takes_neither_the_limit_nor_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link_module, "END_SECONDS", 0.1)
+    client = MCPClient(lambda: StdioLink(["yes"], env={}), call_seconds=0.3)
+    async with asyncio.timeout(8):
+        with pytest.raises(MCPUnavailable, match="`initialize` was not answered"):
+            await client.__aenter__()
+    assert len([one for one in caplog.records if "no message" in one.message]) == link_module.TOLD_RUBBISH
 
 
 async def test_a_stranger_who_holds_the_output_holds_up_nobody(
@@ -225,10 +236,45 @@ async def test_an_answer_may_be_an_event_stream_and_a_session_is_kept() -> None:
             await client.list_tools()
 
 
+async def test_data_on_several_lines_is_one_message() -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        number = (await request.json()).get("id")
+        head = f'data: {{"jsonrpc": "2.0", "id": {json.dumps(number)},\n'
+        events = head + 'data: "result": {"protocolVersion": "2025-06-18"}}\n\n'
+        return web.Response(text=events, content_type="text/event-stream")
+
+    async with asyncio.timeout(5), served(handle) as url, MCPClient(lambda: HttpLink(url)) as client:
+        assert client.version == "2025-06-18"
+
+
+async def test_a_server_that_moved_gets_no_headers_of_ours_at_the_new_place() -> None:
+    arrived: list[Any] = []
+
+    async def stranger(request: web.Request) -> web.StreamResponse:
+        arrived.append(request.headers)
+        return web.json_response({})
+
+    async with asyncio.timeout(5), served(stranger) as other:
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=307, headers={"Location": other})
+
+        async with served(handle) as url:
+            with pytest.raises(MCPUnavailable, match="answered 307"):
+                await MCPClient(lambda: HttpLink(url, headers={"X-Api-Key": "secret"})).__aenter__()
+    assert arrived == []
+
+
+JSON = {"content_type": "application/json"}
+REFUSED = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "no valid session"}}'
+
+
 @pytest.mark.parametrize(
     ("response", "reason"),
     [
         ({"status": 500}, "answered 500"),
+        ({"status": 401, "text": '{"error": "unauthorized"}', **JSON}, "answered 401"),
+        ({"status": 400, "text": REFUSED, **JSON}, "no valid session .*answered 400"),
         ({"text": "{", "content_type": "application/json"}, "not JSON"),
         ({"text": "", "content_type": "text/event-stream"}, "without a result"),
     ],

@@ -49,6 +49,16 @@ def test_a_wrong_entry_leaves_the_others_as_they_are(tmp_path: Path) -> None:
     assert "args" in found.broken["typed"] and "NOT_SET is not set" in found.broken["unset"]
 
 
+def test_a_wrong_entry_is_told_without_the_secrets_in_it(tmp_path: Path) -> None:
+    servers = {
+        "web": {"url": "https://x.example/mcp", "headers": "Bearer ${TOKEN}"},
+        "shop": {"command": "x", "env": ["KEY=${TOKEN}"]},
+    }
+    found = read_servers(write(tmp_path, servers), {"TOKEN": "sk-secret"})
+    assert "`headers`" in found.broken["web"] and "`env`" in found.broken["shop"]
+    assert "sk-secret" not in str(found)
+
+
 def test_no_file_is_no_servers_and_a_broken_one_is_an_error(tmp_path: Path) -> None:
     assert read_servers(tmp_path / "mcp.json").servers == {}
     deep = "[" * 100_000 + "]" * 100_000

@@ -201,6 +201,50 @@ async def test_the_same_server_is_used_over_http(side: Any) -> None:
 
 
 @sides
+async def test_what_a_server_refuses_or_sends_elsewhere_is_told(side: Any) -> None:
+    arrived: list[str] = []
+
+    async def elsewhere(request: web.Request) -> web.StreamResponse:
+        arrived.append(request.path)
+        return web.json_response({})
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        error = {"code": -32000, "message": "no valid session"}
+        return web.json_response({"jsonrpc": "2.0", "id": None, "error": error}, status=400)
+
+    async def lines(request: web.Request) -> web.StreamResponse:
+        number = json.dumps((await request.json()).get("id"))
+        text = f'data: {{"jsonrpc": "2.0", "id": {number},\ndata: "result": {{"protocolVersion": "2025-11-25"}}}}'
+        return web.Response(text=f"{text}\n\n", content_type="text/event-stream")
+
+    async def moved(request: web.Request) -> web.StreamResponse:
+        return web.Response(
+            status=307, headers={"Location": f"http://localhost:{request.url.port}/elsewhere"}
+        )
+
+    app = web.Application()
+    for handle in (elsewhere, refuse, moved, lines):
+        app.router.add_post(f"/{handle.__name__}", handle)
+    app.router.add_delete("/lines", elsewhere)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+
+    def client(path: str) -> Any:
+        return side.client(lambda: side.HttpLink(f"{url}/{path}", headers={"X-Api-Key": "secret"}))
+
+    async with asyncio.timeout(GUARD):
+        for path, reason in (("refuse", "no valid session"), ("moved", "moved")):
+            with pytest.raises(side.MCPError, match=reason):
+                await client(path).__aenter__()
+        async with client("lines") as found:
+            assert found.version == "2025-11-25"
+        await runner.cleanup()
+    assert arrived == []
+
+
+@sides
 async def test_a_server_is_a_program_and_its_death_is_told(side: Any, tmp_path: Path) -> None:
     body = """
 def call(message):
@@ -273,11 +317,13 @@ def test_servers_are_read_in_the_form_of_other_hosts(side: Any, tmp_path: Path) 
         },
         "both": {"command": "x", "url": "http://x"},
         "unset": {"command": "${NOT_SET}"},
+        "typed": {"url": "http://x", "headers": "Bearer ${SHOP_KEY}"},
     }
     path.write_text(json.dumps({"mcpServers": servers}), encoding="utf-8")
-    found = side.read_servers(path, {"SHOP_KEY": "k"})
-    assert list(found.servers) == ["shop"] and found.servers["shop"].env == {"KEY": "k"}
-    assert sorted(found.broken) == ["both", "unset"] and "NOT_SET" in found.broken["unset"]
+    found = side.read_servers(path, {"SHOP_KEY": "sk-secret"})
+    assert list(found.servers) == ["shop"] and found.servers["shop"].env == {"KEY": "sk-secret"}
+    assert sorted(found.broken) == ["both", "typed", "unset"] and "NOT_SET" in found.broken["unset"]
+    assert "headers" in found.broken["typed"] and "sk-secret" not in str(found.broken)
     path.write_text("{", encoding="utf-8")
     with pytest.raises(side.ConfigError):
         side.read_servers(path)
