@@ -28,8 +28,9 @@ class MCPClient:
             if version not in HANDSHAKE:
                 raise MCPUnavailable(f"The server speaks {version!r}, which is not spoken here.")
             self.version = version
-            ready = encode({"method": "notifications/initialized"})
-            await self._in_time("initialized", self._link.send(ready))
+            await self._in_time(
+                "initialized", self._link.send(encode({"method": "notifications/initialized"}))
+            )
         except BaseException:
             await self.close()
             raise
@@ -80,7 +81,8 @@ class RemoteTool(Tool):
         self._remote_name = str(listed["name"])
         self.description = str(listed.get("description") or self._remote_name)
         schema, notes = listed.get("inputSchema"), listed.get("annotations")
-        self.parameters = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+        known = schema if isinstance(schema, dict) else {"type": "object", "properties": {}}
+        self.parameters = {key: value for key, value in known.items() if value is not None}
         only_reads = isinstance(notes, dict) and notes.get("readOnlyHint") is True
         self.risk = "read" if is_trusted and only_reads else "write"
 

@@ -45,12 +45,11 @@ def read_servers(path: Path, environ: Mapping[str, str] = os.environ) -> ServerL
             if bool(config.command) == bool(config.url):
                 raise ValueError("give either `command` or `url`")
             servers[name] = config
-        except ValidationError as error:  # 它的 str 会带上读到的值，里面也许就是密钥
+        except ValidationError as error:  # 它的 str 带着读到的值，也许就是密钥
             first = error.errors(include_input=False, include_url=False)[0]
-            place = ".".join(map(str, first["loc"])) or "the entry"
-            broken[name] = f"{path.name}: {name}: `{place}`: {first['msg']}."
+            broken[name] = f"{path.name}: {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}."
         except (ValueError, RecursionError) as error:
-            broken[name] = f"{path.name}: {name}: {' '.join(str(error).split())[:200]}."
+            broken[name] = f"{path.name}: {name}: {error}."
         except KeyError as error:
             broken[name] = f"{path.name}: {name}: the environment variable {error.args[0]} is not set."
     return ServerList(servers, broken)

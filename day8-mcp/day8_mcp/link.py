@@ -1,6 +1,7 @@
 """到一个服务器的线：一个子进程的标准输入输出，或者一个 URL。"""
 
 import asyncio
+import itertools
 import logging
 import os
 import signal
@@ -19,7 +20,6 @@ MAX_LINE: Final = 2**24
 KINDS: Final = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 TOLD_RUBBISH: Final = 3  # 看不懂的行，记头几行
 END_SECONDS: Final = 2.0  # 关掉它的输入以后等多久，再用信号
-KILLED_SECONDS: Final = 10.0  # 信号发出以后，等系统收尸等多久：机器忙的时候不是马上
 PASSED_ON: Final = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "SYSTEMROOT", "TEMP")  # 别的可能是密钥
 
 
@@ -30,8 +30,7 @@ class StdioLink:
         self._command, self._name = command, name or command[0]
         self._env = {key: os.environ[key] for key in PASSED_ON if key in os.environ} | dict(env)
         self._process: Process | None = None
-        self._rubbish = 0
-        self._pending: dict[str, asyncio.Future[Response]] = {}
+        self._pending, self._rubbish = dict[str, asyncio.Future[Response]](), itertools.count()
 
     async def start(self) -> None:
         given: dict[str, Any] = {"stdin": PIPE, "stdout": PIPE, "limit": MAX_LINE, "env": self._env}
@@ -50,7 +49,8 @@ class StdioLink:
                 try:
                     message = decode(line)
                 except MCPError:
-                    self._told_rubbish(line)
+                    if next(self._rubbish) < TOLD_RUBBISH:  # 它可以一直印
+                        logger.warning("%s prints what is no message: %.100r", self._name, line[:100])
                     continue
                 future = self._pending.pop(str(message.id), None) if isinstance(message, Response) else None
                 if isinstance(message, Response) and future and not future.done():
@@ -61,13 +61,6 @@ class StdioLink:
         finally:
             for future in (one for one in self._pending.values() if not one.done()):
                 future.set_exception(MCPUnavailable(f"The server {self._name} ended without an answer."))
-
-    def _told_rubbish(self, line: bytes) -> None:
-        """头几行记下来，以后不记：它可以一直印。"""
-        self._rubbish += 1
-        if self._rubbish <= TOLD_RUBBISH:
-            more = "; no more of it is told" if self._rubbish == TOLD_RUBBISH else ""
-            logger.warning("%s prints what is no message: %.100r%s", self._name, line[:100], more)
 
     async def exchange(self, request: Request, headers: Mapping[str, str]) -> dict[str, Any]:
         """发一个请求，等它的结果；`headers` 只对 HTTP 有用。"""
@@ -91,21 +84,16 @@ class StdioLink:
         if process is None or process.stdin is None:
             return
         process.stdin.close()
-        await _gone(process, END_SECONDS)
-        _kill(process)
-        await _gone(process, KILLED_SECONDS)  # 先等到它走，再拆线：拆线会抢着收尸，返回码就丢了
+        for seconds in (END_SECONDS, 5 + END_SECONDS):  # 收了尸再拆线：拆线会抢着收，返回码就丢了
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    while process.returncode is None:  # noqa: ASYNC110 - `wait()` 还等它的输出关上
+                        await asyncio.sleep(0.01)
+            _kill(process)
         await asyncio.wait({self._reading}, timeout=END_SECONDS)
         self._reading.cancel()  # 输出也许还在别的进程手里，也许还剩很多：不等了
         process._transport.close()  # type: ignore[attr-defined] # 只有它关得上管道
         await asyncio.wait({self._reading})
-
-
-async def _gone(process: Process, seconds: float) -> None:
-    """等它走，限时；`process.wait()` 还要等输出关上，那也许在别的进程手里。"""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while process.returncode is None:  # noqa: ASYNC110 - 没有别的可等的
-                await asyncio.sleep(0.01)
 
 
 def _kill(process: Process) -> None:
@@ -139,18 +127,26 @@ class HttpLink:
         if self._http is None or self._http.closed:
             raise MCPUnavailable("The connection was closed.")
         try:
-            # 不跟着转走：自己的头里有密钥，转去的也许是别人家
-            given: dict[str, Any] = {"headers": self._headers, "allow_redirects": False}
-            async with self._http.post(self._url, data=body, **given) as response:
-                if response.status >= 300:
-                    raise _refusal(response, await response.read())
-                if session_id := response.headers.get("Mcp-Session-Id"):
+            async with self._http.post(
+                self._url, data=body, headers=self._headers, allow_redirects=False
+            ) as reply:  # 不跟着转走：自己的头里有密钥，转去的也许是别人家
+                if reply.status >= 300:
+                    reason, body = ".", await reply.read()
+                    with suppress(MCPError, AttributeError, LookupError, TypeError):  # 这种编号可以是 null
+                        reason = f": {decode(body).error['message']}"  # type: ignore[union-attr]
+                    raise MCPUnavailable(f"{self._url} answered {reply.status}{reason}")
+                if session_id := reply.headers.get("Mcp-Session-Id"):
                     self._headers["Mcp-Session-Id"] = session_id
-                if response.content_type == "text/event-stream":
-                    async for data in _events(response.content):
-                        yield decode(data)
-                elif response.content_type == "application/json" and response.status != 202:
-                    yield decode(await response.read())
+                if reply.content_type == "text/event-stream":
+                    data = b""
+                    async for line in reply.content:
+                        if line.startswith(b"data:"):
+                            data += line[5:]
+                        elif not line.strip() and data.strip():  # 空行：几行 `data:` 是一个事件
+                            yield decode(data)
+                            data = b""
+                elif reply.content_type == "application/json" and reply.status != 202:
+                    yield decode(await reply.read())
         except (aiohttp.ClientError, ValueError) as error:
             raise MCPUnavailable(f"{self._url} cannot be reached ({type(error).__name__}).") from error
 
@@ -159,42 +155,10 @@ class HttpLink:
             await self._http.close()
 
 
-async def _events(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """事件流里的数据：一个事件可以写成几行 `data:`，空行才是完。"""
-    parts: list[bytes] = []
-    async for line in lines:
-        if line.startswith(b"data:"):
-            parts.append(line[5:].strip())
-        elif not line.strip():
-            if any(parts):
-                yield b"\n".join(parts)
-            parts = []
-
-
-def _refusal(response: aiohttp.ClientResponse, body: bytes) -> MCPError:
-    """状态码说的不行；对方说了为什么的，也带上（连编号都读不出的拒绝，编号是 null）。"""
-    where = f"{response.url.with_query(None).with_user(None)} answered {response.status}"
-    if response.status < 400:
-        return MCPUnavailable(f"{where}: it moved. If that is right, set the new address as its `url`.")
-    try:
-        message = decode(body)
-    except MCPError:
-        return MCPUnavailable(f"{where}.")
-    if not isinstance(message, Response) or message.error is None:
-        return MCPUnavailable(f"{where}.")
-    error = _error(message)
-    return MCPError(error.code, f"{error} ({where})")
-
-
 def unpacked(response: Response) -> dict[str, Any]:
     """结果；没成就抛 `MCPError`。"""
     if response.error is None and isinstance(response.result, dict):
         return response.result
-    raise _error(response)
-
-
-def _error(response: Response) -> MCPError:
-    """对方的错误；什么样子都有。"""
     error = response.error if isinstance(response.error, dict) else {}
     code, reason = error.get("code"), error.get("message") or "The server gave no reason."
-    return MCPError(code if isinstance(code, int) else 0, str(reason))
+    raise MCPError(code if isinstance(code, int) else 0, str(reason))

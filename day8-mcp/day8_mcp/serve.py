@@ -1,7 +1,6 @@
 """把服务器接到线上：标准输入输出，或者 HTTP 的一个路径。"""
 
 import asyncio
-import itertools
 import os
 import re
 import sys
@@ -34,9 +33,11 @@ async def serve_stdio(server: MCPServer, source: int, target: int) -> None:
     lines: asyncio.Queue[bytes] = asyncio.Queue(16)
 
     def read() -> None:  # 守护线程：它卡在读上的时候，进程照样能退出
-        with suppress(RuntimeError, CancelledError), os.fdopen(source, "rb") as file:  # 循环已经关了
-            for line in itertools.chain(iter(lambda: file.readline(MAX_LINE), b""), [b""]):
-                asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+        with suppress(RuntimeError, CancelledError):  # 循环已经关了
+            with suppress(OSError), os.fdopen(source, "rb") as file:  # 终端没了，也是输入结束
+                while line := file.readline(MAX_LINE):
+                    asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+            asyncio.run_coroutine_threadsafe(lines.put(b""), loop).result()
 
     def send(message: bytes) -> None:  # 只有一个客户端：它不读，我们就等
         data = message + b"\n"

@@ -1,7 +1,5 @@
 """我们提供什么：几个方法，和一个客户端的一次连接。怎么运送是 `serve.py` 的事。"""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -20,7 +18,7 @@ Send = Callable[[bytes], None]
 class Call(NamedTuple):
     """处理一个请求时知道的：哪个连接，问了什么。"""
 
-    session: Session
+    session: "Session"
     request: Request
 
 

@@ -274,7 +274,7 @@ REFUSED = '{"jsonrpc": "2.0", "id": null, "error": {"code": -32000, "message": "
     [
         ({"status": 500}, "answered 500"),
         ({"status": 401, "text": '{"error": "unauthorized"}', **JSON}, "answered 401"),
-        ({"status": 400, "text": REFUSED, **JSON}, "no valid session .*answered 400"),
+        ({"status": 400, "text": REFUSED, **JSON}, "answered 400: no valid session"),
         ({"text": "{", "content_type": "application/json"}, "not JSON"),
         ({"text": "", "content_type": "text/event-stream"}, "without a result"),
     ],
@@ -301,6 +301,8 @@ def test_a_remote_tool_is_a_write_unless_a_trusted_server_says_otherwise(
     listed: dict[str, Any] | None, is_trusted: bool, risk: str
 ) -> None:
     client = MCPClient(lambda: HttpLink("http://x"))
-    row = {"name": "look", "annotations": listed}
+    schema = {"type": "object", "required": None}  # 有的语言把空的也写出来
+    row = {"name": "look", "annotations": listed, "inputSchema": schema}
     tool = RemoteTool(client, "mcp__shop__look", server_name="shop", listed=row, is_trusted=is_trusted)
     assert (tool.name, tool.description, tool.risk) == ("mcp__shop__look", "look", risk)
+    assert tool.parameters == {"type": "object"}

@@ -55,7 +55,7 @@ def test_a_wrong_entry_is_told_without_the_secrets_in_it(tmp_path: Path) -> None
         "shop": {"command": "x", "env": ["KEY=${TOKEN}"]},
     }
     found = read_servers(write(tmp_path, servers), {"TOKEN": "sk-secret"})
-    assert "`headers`" in found.broken["web"] and "`env`" in found.broken["shop"]
+    assert "headers" in found.broken["web"] and "env" in found.broken["shop"]
     assert "sk-secret" not in str(found)
 
 

@@ -188,3 +188,10 @@ async def test_http_answers_one_message_a_post(
 async def test_http_takes_nothing_but_post(url: str) -> None:
     async with ClientSession() as http, http.get(url) as response:
         assert (response.status, response.headers["Allow"]) == (405, "POST")
+
+
+async def test_an_input_that_breaks_off_is_its_end() -> None:
+    inputs, broken = os.pipe()
+    os.close(inputs)  # 从写的那一头读：和终端没了一样，是 OSError
+    async with asyncio.timeout(5):
+        await serve_stdio(shop(), broken, 1)

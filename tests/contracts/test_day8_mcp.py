@@ -235,7 +235,7 @@ async def test_what_a_server_refuses_or_sends_elsewhere_is_told(side: Any) -> No
         return side.client(lambda: side.HttpLink(f"{url}/{path}", headers={"X-Api-Key": "secret"}))
 
     async with asyncio.timeout(GUARD):
-        for path, reason in (("refuse", "no valid session"), ("moved", "moved")):
+        for path, reason in (("refuse", "no valid session"), ("moved", "moved to|answered 307")):
             with pytest.raises(side.MCPError, match=reason):
                 await client(path).__aenter__()
         async with client("lines") as found:
