@@ -1,6 +1,7 @@
 """终端渠道：读一行，办一行；文件结束、`exit` 和 Ctrl+C 都走得干干净净。"""
 
 import asyncio
+import logging
 import os
 import sys
 import threading
@@ -10,6 +11,7 @@ from typing import Final
 from day1_gateway import ErrorPayload, EventBus, EventPayload, GatewayMessage
 from day2_channel.base import ConnectionChannel, spoken
 
+logger = logging.getLogger(__name__)
 LEAVE: Final = frozenset({"exit", "quit", "/exit", "/quit"})
 
 
@@ -36,13 +38,17 @@ class CLIChannel(ConnectionChannel):
     def _read(self, loop: asyncio.AbstractEventLoop) -> None:
         """线程里：收下一行才读下一行；最后交一个 `None`，意思是没有了。"""
         lines = _stdin_lines() if self._lines is None else self._lines
-        for line in map(str.strip, lines):
-            if self._is_stopped or line in LEAVE:
-                break
-            if line:
-                asyncio.run_coroutine_threadsafe(self.submit(spoken(self._source, line)), loop).result()
-        if not self._is_stopped:
-            asyncio.run_coroutine_threadsafe(self._queue.put(None), loop).result()
+        try:
+            for line in map(str.strip, lines):
+                if self._is_stopped or line in LEAVE:
+                    break
+                if line:
+                    asyncio.run_coroutine_threadsafe(self.submit(spoken(self._source, line)), loop).result()
+        except OSError as error:  # 终端没了，也是读完了
+            logger.warning("the input of %s broke off: %s", self._source, error)
+        finally:
+            if not self._is_stopped:
+                asyncio.run_coroutine_threadsafe(self._queue.put(None), loop).result()
 
     def _write(self, message: GatewayMessage) -> None:
         match message.payload:
@@ -54,5 +60,7 @@ class CLIChannel(ConnectionChannel):
 
 def _stdin_lines() -> Iterable[str]:
     """读复制出来的描述符：守护线程堵在 `sys.stdin` 上时，解释器退出会抢不到它的锁。"""
+    if sys.stdin is None:  # 一开始就关着
+        return
     with open(os.dup(sys.stdin.fileno()), encoding=sys.stdin.encoding, errors="replace") as file:
         yield from file

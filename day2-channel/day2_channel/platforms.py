@@ -77,6 +77,8 @@ class SlackPlatform:
         event = body["event"]
         if event["type"] not in ("message", "app_mention") or event.get("subtype") or event.get("bot_id"):
             return Answer()  # 编辑、加入频道、机器人自己的回声
+        if not str(event.get("text") or "").strip():
+            return Answer()  # 只有图片：收下，不然它一直重发
         return _message(f"slack:{event['channel']}", str(event["ts"]), str(event["text"]))
 
 

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,17 @@ async def test_what_came_in_and_what_goes_out_passes_the_bus(
     await fresh.stop()
 
 
+async def test_a_terminal_that_is_gone_is_the_end_of_the_input(
+    router: MessageRouter, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken() -> Iterator[str]:
+        yield "4471"
+        raise OSError(5, "Input/output error")
+
+    await run(CLIChannel(EventBus(), lines=broken()), router)
+    assert capsys.readouterr().out == "cli:guest 问 4471\n"
+
+
 SCRIPT = """
 import asyncio
 import signal
@@ -123,3 +135,13 @@ def test_the_end_of_a_pipe_ends_it_after_the_answers() -> None:
         out, error = running.communicate("4471\n", timeout=10)
     assert running.returncode == 0, error
     assert "unsupported" in out and out.endswith("stopped\n")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_without_an_input_it_ends_at_once() -> None:
+    root = Path(__file__).parent.parent
+    path = os.pathsep.join([str(root), str(root.parent / "day1-gateway")])
+    env = {**os.environ, "PYTHONPATH": path}
+    command = ["sh", "-c", '"$0" -c "$1" <&-', sys.executable, SCRIPT]
+    done = subprocess.run(command, env=env, capture_output=True, encoding="utf-8", timeout=10, check=False)
+    assert (done.returncode, done.stdout) == (0, "ready\nstopped\n"), done.stderr

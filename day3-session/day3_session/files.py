@@ -7,11 +7,12 @@ import json
 import logging
 import os
 import re
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from day3_session.errors import StorageError, StorageUnavailable
 from day3_session.models import Entry, Session
@@ -103,7 +104,7 @@ class FileStorage(SessionStorage):
         sound, bad = b"", b""
         for line in raw.splitlines(keepends=True):
             try:
-                entries.append(Entry(**{**json.loads(line), "position": len(entries)}))
+                entries.append(_entry(json.loads(line), len(entries)))
                 sound += line.rstrip(b"\n") + b"\n"
             except (ValueError, TypeError, RecursionError):
                 bad += line.rstrip(b"\n") + b"\n"
@@ -133,6 +134,15 @@ class FileStorage(SessionStorage):
         return latest_first([one for one in found if user_id in (None, one.user_id)])
 
 
+def _entry(fields: dict[str, Any], position: int) -> Entry:
+    """一行里的一条；是 JSON 却不是这个样子的，`TypeError`。"""
+    entry = Entry(**{**fields, "position": position})
+    role = entry.message.get("role") if isinstance(entry.message, dict) else None
+    if not (isinstance(entry.turn_id, str) and type(entry.step) is int and isinstance(role, str)):
+        raise TypeError("a line whose fields are of other types")
+    return entry
+
+
 def _read_meta(path: Path) -> Session | None:
     try:
         return Session.model_validate_json(path.read_bytes())
@@ -148,7 +158,7 @@ def _read_meta(path: Path) -> Session | None:
 def _replace(path: Path, content: bytes) -> None:
     """整份写：先写到旁边，落到盘上，再一步换过去。崩在哪里都只有旧的或者新的，没有半个。"""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()

@@ -99,7 +99,10 @@ class _Answer:
             return ""
         choice = event.choices[0]
         for part in choice.delta.tool_calls or ():
-            call = self._calls.setdefault(part.index, ["", "", ""])
+            number = part.index  # 有的服务器不写：有编号的是新的一个，没有的接着上一个
+            if number is None:
+                number = len(self._calls) if part.id else len(self._calls) - 1
+            call = self._calls.setdefault(number, ["", "", ""])
             call[0] = str(part.id or call[0])
             call[1] += part.function.name or ""
             call[2] += part.function.arguments or ""
@@ -117,7 +120,7 @@ class _Answer:
 def _read(raw: str) -> dict[str, Any] | None:
     try:
         value = json.loads(raw or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

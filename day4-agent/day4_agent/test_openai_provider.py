@@ -97,6 +97,25 @@ async def test_calls_are_put_together_by_their_index(server: FakeServer) -> None
     await provider.close()
 
 
+async def test_calls_without_an_index_are_told_apart_by_their_ids(server: FakeServer) -> None:
+    def part(arguments: str, **more: Any) -> dict[str, Any]:
+        found = call_part(0, arguments, **more)
+        del found["index"]
+        return found
+
+    deep = "[" * 100_000  # 参数坏得再怪，也只是一个坏的调用
+    parts = [
+        chunk(tool_calls=[part('{"a":', id="a", name="f")]),
+        chunk(tool_calls=[part(" 1}"), part(deep, id="b", name="g")]),
+        chunk("tool_calls"),
+    ]
+    server.script = [[*parts, "[DONE]"]]
+    provider = server.provider()
+    calls = (await provider.chat(USER)).tool_calls
+    assert [(one.id, one.name, one.arguments) for one in calls] == [("a", "f", {"a": 1}), ("b", "g", None)]
+    await provider.close()
+
+
 @pytest.mark.parametrize(
     ("status", "code"),
     [(401, "model_auth"), (404, "model_not_found"), (402, "model_quota"), (400, "model_error")],

@@ -2,7 +2,9 @@
 
 import runpy
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -68,8 +70,20 @@ def test_what_was_to_be_remembered_is_there_after_a_restart(run: Callable[..., s
     run(5, "记住我叫小林", "exit")
     assert '"称呼": "小林"' in (tmp_path / "user_memory.json").read_text(encoding="utf-8")
     assert "小林" in run(5, "我叫什么", "exit")
-    (tmp_path / "user_memory.json").write_text("{oops", encoding="utf-8")
-    assert "什么也没有" in run(5, "我叫什么")
+    (tmp_path / "user_memory.json").write_text('{"称呼": "小林"}', encoding="utf-8-sig")
+    assert "小林" in run(5, "我叫什么", "exit")
+
+
+@pytest.mark.parametrize("text", ['{"称呼": "小林",}', "[" * 100_000, "[1]", ""])
+def test_a_memory_that_cannot_be_read_is_set_aside_and_told(
+    run: Callable[..., str], tmp_path: Path, text: str
+) -> None:
+    (tmp_path / "user_memory.json").write_text(text, encoding="utf-8")
+    out = run(5, "我叫什么", "记住我爱喝茶")
+    assert "什么也没有" in out and ".corrupt" in out
+    (aside,) = tmp_path.glob("*.corrupt")
+    assert aside.read_text(encoding="utf-8") == text
+    assert "喝茶" in (tmp_path / "user_memory.json").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("key", ["k", "密钥"])
@@ -83,6 +97,36 @@ def test_a_server_that_cannot_be_reached_is_told_in_one_line(
     with pytest.raises(SystemExit, match="模型没有答上来") as caught:
         run(step, "现在几点？")
     assert "\n" not in str(caught.value.code)
+
+
+@pytest.fixture
+def page() -> Iterator[str]:
+    class Page(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = b"<html>hello</html>"
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
+def test_an_address_without_v1_is_told_in_one_line(
+    run: Callable[..., str], monkeypatch: pytest.MonkeyPatch, step: int, page: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    monkeypatch.setenv("OPENAI_BASE_URL", page)
+    with pytest.raises(SystemExit, match="以 /v1 结尾"):
+        run(step, "现在几点？")
 
 
 @pytest.mark.parametrize("step", [3, 4, 5])

@@ -32,7 +32,7 @@ async def main() -> int:
     provider = OpenAIProvider(
         os.environ.get("OPENAI_MODEL", "gpt-5-mini"),
         api_key=key,
-        base_url=os.environ.get("OPENAI_BASE_URL"),
+        base_url=os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1",
         temperature=config.temperature,
         max_tokens=config.max_tokens,
     )
@@ -48,4 +48,7 @@ async def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(asyncio.run(main()))
+    try:
+        raise SystemExit(asyncio.run(main()))
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -77,8 +77,15 @@ class _Turn:
 
 def visible(session: Session) -> list[Message]:
     """日志里摘要之后的部分；日志本身从不改写。"""
-    start = int((session.metadata.get("summary") or {}).get("position", 0))
-    return [entry.message for entry in session.messages[start:]]
+    return [entry.message for entry in session.messages[_summary(session)[1] :]]
+
+
+def _summary(session: Session) -> tuple[str, int]:
+    """摘要，和它说的是前几条；样子不对的，就当还没有。"""
+    match session.metadata.get("summary"):
+        case {"text": str(text), "position": int(position)} if 0 <= position < len(session.messages):
+            return text, position
+    return "", 0
 
 
 class MemoryChat:
@@ -129,23 +136,23 @@ class MemoryChat:
     # region compact
     async def _system(self, session: Session, used: Any, skills: str) -> str:
         """系统提示词；谈话放不下了，先请模型把最早的几轮写成摘要。"""
-        earlier = session.metadata.get("summary") or {"text": "", "position": 0}
+        earlier, position = _summary(session)
         parts = {"skills": skills, "memories": used, "today": self._today()}
-        system = self._builder.build(**parts, summary=earlier["text"])
+        system = self._builder.build(**parts, summary=earlier)
         history, room = visible(session)[:-1], self._window.room(system)
         end = oldest_turns(history, room // 2) if oldest_turns(history, room) else 0
         if not end:
             return system
-        asked = summary_request(history[:end], window=self._max_tokens, earlier=earlier["text"])
+        asked = summary_request(history[:end], window=self._max_tokens, earlier=earlier)
         try:
             if not (said := (await self._provider.chat(asked)).text.strip()):
                 return system  # 没写出来：这一次先由窗口截断
         except ModelError as error:
             logger.warning("no summary of %s: %s", session.session_id, error)
             return system
-        written = {"text": said, "position": earlier["position"] + end}
+        written = {"text": said, "position": position + end}
         await self._sessions.update(session, summary=written)
         logger.info("the first %d messages of %s are summarised", written["position"], session.session_id)
-        return self._builder.build(**parts, summary=written["text"])
+        return self._builder.build(**parts, summary=said)
 
     # endregion

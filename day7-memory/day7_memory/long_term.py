@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 USER_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
-_HAN: Final = re.compile(r"[\u3400-\u9fff]+")
+_HAN: Final = re.compile("[\u3041-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]+")  # 汉字和假名
 
 
 class LongTermMemory:
@@ -102,7 +102,7 @@ class LongTermMemory:
 
 def rank(records: list[MemoryRecord], query: str) -> list[MemorySearchResult]:
     """共有的词越多、越少见，越像；太长的记忆打折，免得什么都沾一点边的排在前面。"""
-    wanted, texts = words(query), [words(f"{record.content} {record.context}") for record in records]
+    wanted, texts = words(query, False), [words(f"{record.content} {record.context}") for record in records]
     spread = Counter(word for text in texts for word in text)
     found = []
     for record, text in zip(records, texts, strict=True):
@@ -113,11 +113,12 @@ def rank(records: list[MemoryRecord], query: str) -> list[MemorySearchResult]:
     return sorted(found, key=lambda result: (-result.score, result.record.memory_id))
 
 
-def words(text: str) -> Counter[str]:
-    """英文按词，汉字按相邻的两个：不用分词也能找到“顺丰”。"""
+def words(text: str, singly: bool = True) -> Counter[str]:
+    """英文按词，汉字和假名按相邻的两个：不用分词也能找到“顺丰”；记忆里的也记单字，问题只有一个字时用得上。"""
     found = Counter(re.findall(r"[a-z0-9]+", text.lower()))
     for run in _HAN.findall(text):
         found.update(run[place : place + 2] for place in range(max(1, len(run) - 1)))
+        found.update(run if singly and len(run) > 1 else ())
     return found
 
 
@@ -131,10 +132,12 @@ def _checked(memory_id: str) -> str:
 def _read_all(directory: Path) -> list[MemoryRecord]:
     records = []
     for path in directory.glob("mem_*.md"):
+        if not path.is_file():  # 目录、断了的链接、管道
+            continue
         try:
             text = path.read_bytes().decode("utf-8-sig")
             records.append(models.parse_record(text, memory_id=path.stem, modified=path.stat().st_mtime))
-        except (MemoryStoreError, UnicodeDecodeError) as error:
+        except (MemoryStoreError, OSError, UnicodeDecodeError) as error:
             logger.warning("%s is passed over: %s", path.name, error)
     return sorted(records, key=lambda record: (record.created_at, record.memory_id))
 
@@ -143,7 +146,8 @@ def _write(directory: Path, record: MemoryRecord) -> MemoryRecord:
     """先写在旁边再换过去：崩在哪里都不会有半条记忆。"""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{record.memory_id}.md"
-    temporary, content = path.with_suffix(".tmp"), models.render_record(record).encode()
+    temporary = path.with_suffix(f".{secrets.token_hex(4)}.tmp")  # 两个程序同时写，也各写各的
+    content = models.render_record(record).encode()
     with temporary.open("wb") as file:
         file.write(content)
         file.flush()

@@ -130,3 +130,13 @@ async def test_what_cannot_be_saved_is_a_result_for_the_model(tmp_path: Path) ->
         assert not result.ok and result.content.startswith("Error:")
     assert (await box.execute("memory_save", {"content": "住在杭州", "scope": "bob"})).ok
     assert len(await LongTermMemory(tmp_path).list("alice")) == 1
+
+
+@pytest.mark.parametrize("summary", ["x", 5, [1], {"text": 5, "position": 1}, {"text": "x", "position": 99}])
+async def test_a_summary_that_is_none_hides_nothing(tmp_path: Path, summary: object) -> None:
+    provider = ScriptedProvider([LLMResponse(text="好")])
+    sessions = SessionManager(FileStorage(tmp_path), clock=time.time)
+    session = await sessions.get_or_create("alice", "chat", conversation="chat")
+    await sessions.update(session, summary=summary)
+    reply = await MemoryChat(provider, LongTermMemory(tmp_path), sessions).reply("alice", "在吗")
+    assert reply.text == "好" and provider.requests[0][1]["content"] == "在吗"

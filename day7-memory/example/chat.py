@@ -88,7 +88,11 @@ def provider_of(model: str) -> LLMProvider:
     key = os.environ.get("OPENAI_API_KEY")
     if not key:
         return LocalModel()
-    return OpenAIProvider(model, api_key=key, base_url=os.environ.get("OPENAI_BASE_URL") or None)
+    if not key.isascii():
+        sys.exit("OPENAI_API_KEY 里有不是 ASCII 的字：请重新复制一遍密钥。")
+    return OpenAIProvider(
+        model, api_key=key, base_url=os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"
+    )
 
 
 def arguments() -> argparse.Namespace:

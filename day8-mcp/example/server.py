@@ -31,7 +31,10 @@ if __name__ == "__main__":
     if "--config" in sys.argv:
         print(desktop_config())
     else:
-        source, target = take_stdio()  # 最先做：后面谁 print 都不会弄坏协议
+        try:
+            source, target = take_stdio()  # 最先做：后面谁 print 都不会弄坏协议
+        except OSError:
+            sys.exit("没有标准输入输出，没法当 MCP 服务器。")
         try:
             asyncio.run(serve_stdio(shop_server(), source, target))
         except KeyboardInterrupt:

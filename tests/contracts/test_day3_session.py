@@ -106,6 +106,32 @@ async def test_half_a_line_that_a_crash_left_costs_nothing_else(side: Any, tmp_p
 
 
 @modules
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"turn_id":"t","step":0,"message":null}',
+        '{"turn_id":"t","step":0,"message":"x"}',
+        '{"turn_id":"t","step":0,"message":{}}',
+        '{"turn_id":"t","step":0,"message":{"role":1}}',
+        '{"turn_id":"t","step":"0","message":{"role":"user","content":"x"}}',
+        '{"turn_id":[1],"step":0,"message":{"role":"user","content":"x"}}',
+    ],
+)
+async def test_a_line_of_another_shape_is_set_aside(side: Any, tmp_path: Path, line: str) -> None:
+    storage = side.FileStorage(tmp_path)
+    await storage.save(session(side))
+    await storage.append("ses_1", [entry(side, "4471")])
+    (log,) = tmp_path.rglob("*.jsonl")
+    with log.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+    fresh = side.FileStorage(tmp_path)
+    assert texts(await fresh.load("ses_1")) == ["4471"]
+    await fresh.append("ses_1", [entry(side, "4472", step=1)])
+    assert texts(await side.FileStorage(tmp_path).load("ses_1")) == ["4471", "4472"]
+    assert line in "".join(one.read_text(encoding="utf-8") for one in tmp_path.rglob("*.corrupt"))
+
+
+@modules
 async def test_a_write_that_fails_leaves_the_former_file(
     side: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,9 @@ async def test_what_shares_words_with_a_question_is_found(side: Any, tmp_path: P
     assert contents(found) == ["我的快递只用顺丰速运"] and found[0].score > 0
     assert contents(await memory.search("alice", "Peanuts")) == ["allergic to peanuts"]
     assert await memory.search("alice", "天气") == []
+    await memory.save("alice", "𠮷野家的订单，ラーメンが好き")
+    for one_word in ("𠮷", "ラーメン", "好"):
+        assert contents(await memory.search("alice", one_word)) == ["𠮷野家的订单，ラーメンが好き"]
 
 
 @memories
@@ -81,6 +84,17 @@ async def test_an_edit_by_hand_counts_at_the_next_call(side: Any, tmp_path: Path
     path.write_text(path.read_text(encoding="utf-8").replace("杭州", "上海市"), encoding="utf-8")
     (directory / "mem_own.md").write_text("---\nmemory_type: episodic\n---\n喜欢红色\n", encoding="utf-8")
     assert {one.content for one in await memory.list("alice")} == {"住在上海市", "喜欢红色"}
+
+
+@memories
+async def test_what_is_no_file_takes_no_other_memory_away(side: Any, tmp_path: Path) -> None:
+    memory = side.LongTermMemory(tmp_path)
+    await memory.save("alice", "住在杭州")
+    directory = tmp_path / "users" / "alice" / "memory"
+    (directory / "mem_gone.md").symlink_to(tmp_path / "nowhere")
+    (directory / "mem_folder.md").mkdir()
+    assert [one.content for one in await memory.list("alice")] == ["住在杭州"]
+    assert contents(await memory.search("alice", "杭州")) == ["住在杭州"]
 
 
 @both(day7_memory.models, miniclaw.memory.models)

@@ -33,10 +33,13 @@ class FakeClient:
 
 def main() -> None:
     """从这里开始。"""
-    client: Any = OpenAI() if os.environ.get("OPENAI_API_KEY") else FakeClient()
+    base_url = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"  # 空的就是没有
+    client: Any = OpenAI(base_url=base_url) if os.environ.get("OPENAI_API_KEY") else FakeClient()
     question = " ".join(sys.argv[1:]) or "你们几点开门？"
 
     response = client.responses.create(model=MODEL, instructions=INSTRUCTIONS, input=question)
+    if isinstance(response, str):
+        raise OpenAIError("来的是一张网页。OPENAI_BASE_URL 要以 /v1 结尾。")
     print("一次答完：", response.output_text)
 
     print("边想边说：", end=" ")
@@ -52,3 +55,5 @@ if __name__ == "__main__":
         main()
     except (OpenAIError, UnicodeEncodeError) as error:  # 连不上、被拒绝，或者密钥里有不是 ASCII 的字
         sys.exit(f"模型没有答上来（看看 OPENAI_API_KEY 和 OPENAI_BASE_URL）：{error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -28,12 +28,13 @@ class FakeClient:
 
 def main() -> None:
     """从这里开始。"""
-    client: Any = OpenAI() if os.environ.get("OPENAI_API_KEY") else FakeClient()
+    base_url = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"  # 空的就是没有
+    client: Any = OpenAI(base_url=base_url) if os.environ.get("OPENAI_API_KEY") else FakeClient()
     history: list[dict[str, str]] = []
     while True:  # 对话循环：人说一句，它答一句
         try:
             line = input("你：").strip()
-        except (EOFError, KeyboardInterrupt):
+        except (EOFError, OSError, KeyboardInterrupt):  # 说完了，终端没了，Ctrl+C
             break
         if line in ("exit", "quit"):
             break
@@ -41,6 +42,8 @@ def main() -> None:
             continue
         history.append({"role": "user", "content": line})
         response = client.responses.create(model=MODEL, instructions=INSTRUCTIONS, input=history)
+        if isinstance(response, str):
+            raise OpenAIError("来的是一张网页。OPENAI_BASE_URL 要以 /v1 结尾。")
         history.append({"role": "assistant", "content": response.output_text})
         print("店：", response.output_text)
     print("再见")
@@ -51,3 +54,5 @@ if __name__ == "__main__":
         main()
     except (OpenAIError, UnicodeEncodeError) as error:  # 连不上、被拒绝，或者密钥里有不是 ASCII 的字
         sys.exit(f"模型没有答上来（看看 OPENAI_API_KEY 和 OPENAI_BASE_URL）：{error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

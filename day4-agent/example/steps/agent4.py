@@ -77,6 +77,8 @@ def answer(client: Any, history: list[Any]) -> str:
         response = client.responses.create(
             model=MODEL, instructions=INSTRUCTIONS, input=history, tools=SCHEMAS
         )
+        if isinstance(response, str):
+            raise OpenAIError("来的是一张网页。OPENAI_BASE_URL 要以 /v1 结尾。")
         calls = [item for item in response.output if item.type == "function_call"]
         if not calls:
             history.append({"role": "assistant", "content": response.output_text})
@@ -91,12 +93,13 @@ def answer(client: Any, history: list[Any]) -> str:
 
 def main() -> None:
     """从这里开始。"""
-    client: Any = OpenAI() if os.environ.get("OPENAI_API_KEY") else FakeClient()
+    base_url = os.environ.get("OPENAI_BASE_URL") or "https://api.openai.com/v1"  # 空的就是没有
+    client: Any = OpenAI(base_url=base_url) if os.environ.get("OPENAI_API_KEY") else FakeClient()
     history: list[Any] = []
     while True:  # 对话循环（外面一圈）
         try:
             line = input("你：").strip()
-        except (EOFError, KeyboardInterrupt):
+        except (EOFError, OSError, KeyboardInterrupt):  # 说完了，终端没了，Ctrl+C
             break
         if line in ("exit", "quit"):
             break
@@ -111,3 +114,5 @@ if __name__ == "__main__":
         main()
     except (OpenAIError, UnicodeEncodeError) as error:  # 连不上、被拒绝，或者密钥里有不是 ASCII 的字
         sys.exit(f"模型没有答上来（看看 OPENAI_API_KEY 和 OPENAI_BASE_URL）：{error}")
+    except KeyboardInterrupt:
+        sys.exit(130)
