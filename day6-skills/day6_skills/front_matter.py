@@ -14,7 +14,10 @@ __all__ = ["FrontMatter", "FrontMatterProblem", "parse_front_matter"]
 _PAIR = re.compile(r"([A-Za-z_][\w-]*):(?:\s+(.*))?")
 _ITEM = re.compile(r"\s*-\s+(.+)")
 _PART = re.compile(r"""\s*("[^"]*"|'[^']*'|[^\s,\[\]"'][^,\]]*)?\s*([,\]])""")
-_QUOTES = "the quotes are not closed, or something follows them"
+_FOREIGN = re.compile(
+    r"[\[\]{}|>&*!%@`,]|[-?](\s|$)|.*:(\s|$)"
+)  # YAML 的别的写法：列表里的列表、`- x`、`词: x`……
+_QUOTES = "the quotes are not closed, something follows them, or the value wants quotes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +86,9 @@ def _list(value: str) -> list[str] | None:
     found, place = list[str](), 1
     while (part := _PART.match(value, place)) is not None:
         if part[1]:
-            found.append(_plain(part[1]) or "")
+            if (text := _plain(part[1])) is None:
+                return None
+            found.append(text)
         place = part.end()
         if part[2] == "]":
             return found if value[place:].strip()[:1] in ("", "#") else None
@@ -91,9 +96,10 @@ def _list(value: str) -> list[str] | None:
 
 
 def _plain(value: str) -> str | None:
-    """引号里的原样，没有引号的去掉后面的注释；引号没关上，或者后面还有话，就是 `None`。"""
+    """引号里的原样，没有引号的去掉后面的注释；引号没关上、后面还有话，或者是别的写法，就是 `None`。"""
     value = value.strip()
     if value[:1] not in ("'", '"'):
-        return re.split(r"(?:^|\s)#", value)[0].rstrip()
+        text = re.split(r"(?:^|\s)#", value)[0].rstrip()
+        return None if _FOREIGN.match(text) else text
     inside, quote, rest = value[1:].partition(value[0])
     return inside if quote and rest.strip()[:1] in ("", "#") else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -120,5 +121,6 @@ def _build(fields: dict[str, Any], body: str, path: Path) -> Skill:
 
 def _words(value: str | list[str]) -> tuple[str, ...]:
     """一个列表，或者逗号隔开的几个词；中文的逗号和顿号也行。"""
-    parts = value if isinstance(value, list) else value.replace("，", ",").replace("、", ",").split(",")
-    return tuple(dict.fromkeys(word for part in parts if (word := part.strip())))
+    parts = value if isinstance(value, list) else value.split(",")
+    words = (word.strip() for part in parts for word in re.split("[，、]", part))
+    return tuple(dict.fromkeys(filter(None, words)))

@@ -224,4 +224,7 @@ def finding_at(skill: Skill, key: str, reason: str) -> SkillFinding:
 
 def _words(value: str | list[str]) -> tuple[str, ...]:
     parts = value if isinstance(value, list) else _SEPARATOR.split(value)
-    return tuple(dict.fromkeys(word for part in parts if (word := part.strip())))
+    words = (
+        word.strip() for part in parts for word in re.split("[，、；]", part)
+    )  # `[退款，退我]` is one text to YAML
+    return tuple(dict.fromkeys(filter(None, words)))

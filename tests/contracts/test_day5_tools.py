@@ -243,7 +243,11 @@ async def test_what_is_no_sum_is_refused_at_once(side: Any, expression: str) -> 
 @pytest.fixture
 async def site() -> AsyncIterator[str]:
     async def page(request: web.Request) -> web.Response:
-        return web.Response(text=f"hello {request.host}", status=404 if request.path == "/gone" else 200)
+        status = 404 if request.path == "/gone" else 200
+        kind = "text/plain; charset=base64" if request.path == "/odd" else "text/plain; charset=utf-8"
+        return web.Response(
+            body=f"hello {request.host}".encode(), headers={"Content-Type": kind}, status=status
+        )
 
     app = web.Application()
     app.router.add_get("/{name:.*}", page)
@@ -268,6 +272,7 @@ async def test_a_page_is_read_and_an_inside_address_is_not(side: Any, site: str)
     assert reached.ok and f"hello {named}" in reached.content
     allowed = side.http_request_tool(allow=frozenset({site}))
     assert (await call(side, allowed, url=f"http://{site}/")).ok
+    assert "hello" in (await call(side, allowed, url=f"http://{site}/odd")).content
     assert not (await call(side, allowed, url=f"http://{site}/gone")).ok
     for url in (f"http://{site}/", "http://2130706433/", "http://[::1]/"):
         assert "private" in (await call(side, side.http_request_tool(), url=url)).content

@@ -87,6 +87,37 @@ def test_bad_front_matter_is_told_with_its_line(side: Any, text: str, line: int,
 
 
 @sides
+@pytest.mark.parametrize(
+    "head",
+    [
+        "trigger: - 退款",
+        "trigger: [退款, *x]",
+        "trigger: *x",
+        "trigger: ,",
+        "trigger: 退款: 退我",
+        "trigger: {退款",
+        'trigger: "退款"，退我',
+        "trigger:\n  - *x",
+    ],
+)
+def test_a_value_that_is_not_known_is_told_with_its_line(side: Any, head: str) -> None:
+    parsed = side.parse_front_matter(f"---\nname: a\n{head}\n---\n")
+    assert isinstance(parsed, side.FrontMatterProblem) and parsed.line in (3, 4)
+
+
+@sides
+def test_a_list_holds_words_only_and_a_chinese_comma_separates_them(side: Any, tmp_path: Path) -> None:
+    head = "---\nname: a\ndescription: x\ntrigger:"
+    for value in ("\n  - [退款, 退我]", " [退款, [退我]]", "\n  - 词: 退款", "\n  - {refund}"):
+        write(tmp_path / "a.md", f"{head}{value}\n---\nb\n")
+        found = side.SkillLoader().load([tmp_path])
+        assert not found.skills and len(found.findings) == 1
+    write(tmp_path / "a.md", f"{head} [退款，退我]\n---\nb\n")
+    (one,) = side.SkillManager([tmp_path]).list()
+    assert one.trigger == ("退款", "退我")
+
+
+@sides
 def test_a_file_becomes_a_skill(side: Any, tmp_path: Path) -> None:
     path = write(tmp_path / "refund" / "SKILL.md", REFUND)
     found = side.SkillLoader().load_file(tmp_path / "refund")

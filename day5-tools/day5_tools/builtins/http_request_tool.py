@@ -90,5 +90,8 @@ async def _get(url: httpx.URL, address: str) -> ToolResult:
     ok, title = response.status_code < 400, f"HTTP {response.status_code}"
     if response.has_redirect_location:
         title += f", the page has moved to {response.headers['location']}"
-    text = data[:MAX_BYTES].decode(response.encoding or "utf-8", "replace")
+    try:
+        text = data[:MAX_BYTES].decode(response.encoding or "utf-8", "replace")
+    except LookupError:  # 它说的编码不是文字的，比如 base64
+        text = data[:MAX_BYTES].decode("utf-8", "replace")
     return ToolResult(ok=ok, content=f"{title}\n\n{text}", error=None if ok else f"{title}.")
