@@ -141,5 +141,5 @@ if __name__ == "__main__":
         sys.exit(asyncio.run(main()))
     except KeyboardInterrupt:
         sys.exit(130)
-    except MiniClawError as error:
+    except (MiniClawError, OSError) as error:  # 后一个：终端没了，连换行也印不出
         sys.exit(f"! {error}")
