@@ -115,9 +115,8 @@ class Chapter:
         return sorted(path for path in self.directory.rglob("*.py") if ".venv" not in path.parts)
 
     def lines(self) -> int:
-        """Lines of the package without tests, and without `__init__.py`, which only lists names."""
-        files = [path for path in self.modules() if path.name != "__init__.py"]
-        return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+        """Lines of the package without tests."""
+        return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in self.modules())
 
     def public(self) -> tuple[str, ...]:
         """`__all__` of the package."""

@@ -7,18 +7,5 @@ from day8_mcp.protocol import MCPError, MCPUnavailable, decode
 from day8_mcp.serve import McpHttp, serve_stdio, take_stdio
 from day8_mcp.server import MCPServer, RegistryTools
 
-__all__ = [
-    "HttpLink",
-    "MCPClient",
-    "MCPError",
-    "MCPServer",
-    "MCPUnavailable",
-    "McpHttp",
-    "RegistryTools",
-    "RemoteTool",
-    "StdioLink",
-    "decode",
-    "read_servers",
-    "serve_stdio",
-    "take_stdio",
-]
+__all__ = ["HttpLink", "MCPClient", "MCPError", "MCPServer", "MCPUnavailable", "McpHttp", "RegistryTools"]
+__all__ += ["RemoteTool", "StdioLink", "decode", "read_servers", "serve_stdio", "take_stdio"]

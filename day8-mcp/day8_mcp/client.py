@@ -10,7 +10,6 @@ from day8_mcp.link import HttpLink, StdioLink
 from day8_mcp.protocol import HANDSHAKE, MCPError, MCPUnavailable, Request, encode
 
 ABOUT: Final = {"name": "miniclaw", "version": "0.1.0"}
-MAX_PAGES: Final = 50  # 没有尽头的清单，到此为止
 
 
 class MCPClient:
@@ -24,22 +23,17 @@ class MCPClient:
         try:
             await self._link.start()
             hello = {"protocolVersion": HANDSHAKE[0], "capabilities": {}, "clientInfo": ABOUT}
-            version = (await self.request("initialize", hello)).get("protocolVersion")
-            if version not in HANDSHAKE:
-                raise MCPUnavailable(f"The server speaks {version!r}, which is not spoken here.")
-            self.version = version
-            await self._in_time(
-                "initialized", self._link.send(encode({"method": "notifications/initialized"}))
-            )
+            self.version = (await self.request("initialize", hello)).get("protocolVersion", "")
+            if self.version not in HANDSHAKE:
+                raise MCPUnavailable(f"The server speaks {self.version!r}, which is not spoken here.")
+            ready = encode({"method": "notifications/initialized"})
+            await self._in_time("initialized", self._link.send(ready))
         except BaseException:
-            await self.close()
+            await self._link.close()
             raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
         await self._link.close()
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -57,7 +51,7 @@ class MCPClient:
 
     async def list_tools(self) -> list[dict[str, Any]]:
         found, wanted = list[dict[str, Any]](), dict[str, Any]()
-        for _ in range(MAX_PAGES):
+        for _ in range(50):  # 没有尽头的清单，到此为止
             page = await self.request("tools/list", wanted)
             rows, wanted = page.get("tools"), {"cursor": page.get("nextCursor")}
             if not isinstance(rows, list) or not all(isinstance(one, dict) and "name" in one for one in rows):

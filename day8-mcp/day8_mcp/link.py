@@ -18,7 +18,6 @@ from day8_mcp.protocol import MCPError, MCPUnavailable, Message, Request, Respon
 logger = logging.getLogger(__name__)
 MAX_LINE: Final = 2**24
 KINDS: Final = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
-TOLD_RUBBISH: Final = 3  # 看不懂的行，记头几行
 END_SECONDS: Final = 2.0  # 关掉它的输入以后等多久，再用信号
 PASSED_ON: Final = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "SYSTEMROOT", "TEMP")  # 别的可能是密钥
 
@@ -49,7 +48,7 @@ class StdioLink:
                 try:
                     message = decode(line)
                 except MCPError:
-                    if next(self._rubbish) < TOLD_RUBBISH:  # 它可以一直印
+                    if next(self._rubbish) < 3:  # 它可以一直印，记头几行
                         logger.warning("%s prints what is no message: %.100r", self._name, line[:100])
                     continue
                 future = self._pending.pop(str(message.id), None) if isinstance(message, Response) else None
@@ -127,9 +126,8 @@ class HttpLink:
         if self._http is None or self._http.closed:
             raise MCPUnavailable("The connection was closed.")
         try:
-            async with self._http.post(
-                self._url, data=body, headers=self._headers, allow_redirects=False
-            ) as reply:  # 不跟着转走：自己的头里有密钥，转去的也许是别人家
+            given: dict[str, Any] = {"headers": self._headers, "allow_redirects": False}  # 头里有密钥
+            async with self._http.post(self._url, data=body, **given) as reply:
                 if reply.status >= 300:
                     reason, body = ".", await reply.read()
                     with suppress(MCPError, AttributeError, LookupError, TypeError):  # 这种编号可以是 null

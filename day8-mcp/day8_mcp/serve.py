@@ -16,7 +16,6 @@ from day8_mcp.server import MCPServer, Session
 
 MAX_LINE: Final = 4 * 1024 * 1024
 LOCAL: Final = re.compile(r"https?://(localhost|127\.0\.0\.1)(:\d+)?")  # 本机的网页
-EOF_SECONDS: Final = 0.5  # 输入结束时，还在跑的请求再给多久
 
 
 def take_stdio() -> tuple[int, int]:
@@ -54,7 +53,7 @@ async def serve_stdio(server: MCPServer, source: int, target: int) -> None:
             except MCPError as error:
                 send(encode_error(None, error))
     finally:
-        await session.close(grace=EOF_SECONDS)
+        await session.close(grace=0.5)  # 输入结束时，还在跑的请求再给半秒
 
 
 class McpHttp:
