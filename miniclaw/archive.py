@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import itertools
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from typing import Final
 
 from miniclaw import __version__
 from miniclaw.errors import ConfigError, StorageError
-from miniclaw.rundir import RunDir, private_directory
+from miniclaw.rundir import RESTORE_MARK, RESTORING, RunDir, check_restored, private_directory
 from miniclaw.schema import SCHEMA_VERSION
 from miniclaw.wal import behind_damage
 
@@ -31,6 +32,9 @@ LEFT_OUT: Final = ("run", "logs")
 """What belongs to a process and not to its data."""
 REPLACED: Final = "replaced-"
 """Begins the name of where a restore puts what was there."""
+WAS_OPEN: Final = (
+    "This was not finished when the backup was made; if it was not answered since, please send it again."
+)
 _UNSOUND: Final = (
     *(OSError, EOFError, tarfile.TarError, zlib.error),
     *(ValueError, KeyError, TypeError, sqlite3.Error),
@@ -106,23 +110,29 @@ def _copy_database(source: Path, target: Path) -> None:
 def restore(data_dir: Path, file: Path) -> Path | None:
     """Put a backup in the place of the data; returns where what was there is now.
 
-    Everything is unpacked and checked before anything is moved.
+    Everything is unpacked and checked before anything is moved. One that was interrupted is ended first.
 
     Raises:
-        ConfigError: the file is no backup of ours, is damaged, or is of a newer miniclaw.
+        ConfigError: the file is no backup of ours, is damaged, or is of a newer miniclaw; or something cannot
+            be moved.
         DirectoryBusy: a gateway runs on the directory.
     """
     run = RunDir(data_dir)
     run.acquire()
-    fresh = data_dir / "run" / "restoring"
+    fresh, mark = data_dir / RESTORING, data_dir / RESTORE_MARK
     try:
+        _finish(data_dir)
         shutil.rmtree(fresh, ignore_errors=True)
         private_directory(fresh)
         _unpack(file, fresh)
         (fresh / MANIFEST).unlink()
-        return _swap(data_dir, fresh)
+        return _swap(data_dir)
+    except OSError as error:
+        check_restored(data_dir, because=f" ({error.strerror or error})")
+        raise ConfigError(f"`{data_dir}` cannot be written: {error.strerror or error}.") from error
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        if not mark.exists():
+            shutil.rmtree(fresh, ignore_errors=True)
         run.release()
 
 
@@ -139,6 +149,8 @@ def _unpack(file: Path, fresh: Path) -> None:
         source = f"{(fresh / DATABASE).resolve().as_uri()}?mode=rw"
         with contextlib.closing(sqlite3.connect(source, uri=True)) as database:
             is_sound = database.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok"
+            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'deliveries'").fetchone():
+                _settle(database)
         names = [path.name for path in fresh.iterdir()]
     except _UNSOUND as error:
         raise ConfigError(f"`{file}` is no sound backup: {error}.") from error
@@ -150,18 +162,79 @@ def _unpack(file: Path, fresh: Path) -> None:
         raise ConfigError(f"The database in `{file}` is damaged; take another backup.")
 
 
-def _swap(data_dir: Path, fresh: Path) -> Path | None:
+def _settle(database: sqlite3.Connection) -> None:
+    """End what was open: it went on after the copy, and nobody knows how far.
+
+    A turn could write again, so it fails, and a push channel is told; an answer goes out marked as possibly
+    repeated. Queued commands run, which is the same once or twice.
+    """
+    turns = (
+        "state IN ('waiting', 'running') AND json_valid(message) "
+        "AND json_extract(message, '$.msg_type') = 'text'"
+    )
+    with database:
+        database.execute("UPDATE deliveries SET uncertain = 1 WHERE state IN ('pending', 'sending')")
+        database.execute(
+            "UPDATE deliveries SET state = 'dead', uncertain = 1, text = ?1, error = ?1 "
+            "WHERE state = 'streaming'",
+            (WAS_OPEN,),
+        )
+        database.execute(
+            "INSERT INTO deliveries (key, n, part, turn_id, user_id, channel, account, conversation, target, "
+            "text, state, uncertain, next_at, created_at) SELECT turn_id || '.0', n, 0, turn_id, user_id, "
+            "channel, COALESCE(json_extract(message, '$.account'), ''), "
+            "COALESCE(json_extract(message, '$.reply_to.conversation'), ''), "
+            f"json_extract(message, '$.reply_to'), ?, 'pending', 1, 0, created_at FROM turns WHERE {turns} "
+            "AND json_type(message, '$.reply_to') = 'object' ON CONFLICT DO NOTHING",
+            (WAS_OPEN,),
+        )
+        database.execute(
+            "UPDATE approvals SET state = 'denied' WHERE state = 'asked' "
+            f"AND turn_id IN (SELECT turn_id FROM turns WHERE {turns})"
+        )
+        outcome = {"name": "turn.failed", "data": {"code": "abandoned", "message": WAS_OPEN}, "seq": 1}
+        database.execute(
+            f"UPDATE turns SET state = 'failed', outcome = ?, ended_at = ? WHERE {turns}",
+            (json.dumps(outcome), time.time()),
+        )
+
+
+def _swap(data_dir: Path) -> Path | None:
     old = [
-        path
+        path.name
         for path in data_dir.iterdir()
         if path.name not in LEFT_OUT and not path.name.startswith(REPLACED)
     ]
-    aside = None
-    if old:
-        aside = data_dir / f"{REPLACED}{time.strftime('%Y%m%d-%H%M%S')}"
-        private_directory(aside)
-        for path in old:
-            path.rename(aside / path.name)
-    for path in list(fresh.iterdir()):
-        path.rename(data_dir / path.name)
+    aside = _new_aside(data_dir) if old else data_dir
+    mark = data_dir / RESTORE_MARK
+    part = mark.with_suffix(".part")
+    part.write_text(json.dumps({"aside": aside.name if old else "", "old": old}), encoding="utf-8")
+    part.replace(mark)
+    _finish(data_dir)
+    return aside if old else None
+
+
+def _new_aside(data_dir: Path) -> Path:
+    """A directory that nothing was in before."""
+    name = f"{REPLACED}{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in itertools.count(2):
+        aside = data_dir / name if number == 2 else data_dir / f"{name}-{number - 1}"
+        with contextlib.suppress(FileExistsError):
+            aside.mkdir(mode=0o700)
+            break
     return aside
+
+
+def _finish(data_dir: Path) -> None:
+    """Move what was there aside, then the backup to its place; after a crash from where it stopped."""
+    mark, fresh = data_dir / RESTORE_MARK, data_dir / RESTORING
+    if not mark.exists():
+        return
+    plan = json.loads(mark.read_text(encoding="utf-8"))
+    aside = data_dir / plan["aside"]
+    for name in plan["old"]:
+        if os.path.lexists(data_dir / name) and not os.path.lexists(aside / name):
+            (data_dir / name).rename(aside / name)
+    for path in list(fresh.iterdir()) if fresh.exists() else ():
+        path.rename(data_dir / path.name)
+    mark.unlink()

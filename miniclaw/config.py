@@ -17,6 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from miniclaw.errors import ConfigError
+from miniclaw.rundir import check_restored
 from miniclaw.settings import (
     AgentConfig,
     ApprovalSettings,
@@ -133,10 +134,12 @@ def load_settings(
         config_file: the argument `--config`; it must exist then.
 
     Raises:
-        ConfigError: a file cannot be read, a key is unknown, or a value does not fit.
+        ConfigError: a file cannot be read, a key is unknown, or a value does not fit; or a restore stopped
+            in the middle.
     """
     env = os.environ if env is None else env
     directory = find_data_dir(data_dir, env)
+    check_restored(directory)
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     sources: list[tuple[str, Mapping[str, Any]]] = [_read_toml(config_file, directory)]

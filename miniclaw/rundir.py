@@ -10,11 +10,24 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Final
 
 from miniclaw.errors import ConfigError, DirectoryBusy
 
-__all__ = ["RunDir", "RunningGateway", "private_directory", "read_or_make_token"]
+__all__ = [
+    "RESTORE_MARK",
+    "RESTORING",
+    "RunDir",
+    "RunningGateway",
+    "check_restored",
+    "private_directory",
+    "read_or_make_token",
+]
+
+RESTORE_MARK: Final = "run/restore.json"
+"""Is there while a restore moves files."""
+RESTORING: Final = "run/restoring"
+"""Where the files of a backup are until then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +135,21 @@ def private_directory(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.stat().st_mode & 0o077:
         path.chmod(0o700)  # it may be older, and open to others
+
+
+def check_restored(data_dir: Path, *, because: str = "") -> None:
+    """Refuse a directory of which a restore has moved only a part.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    mark = data_dir / RESTORE_MARK
+    if os.path.exists(mark):
+        aside = data_dir / json.loads(mark.read_text(encoding="utf-8"))["aside"]
+        raise ConfigError(
+            f"A restore stopped in the middle{because}: what was there is in `{aside}` or still in `{data_dir}`, "
+            f"what is to come in `{data_dir / RESTORING}`; run `miniclaw restore` again, which first ends it."
+        )
 
 
 def read_or_make_token(data_dir: Path, configured: str | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from miniclaw import failpoints
+from miniclaw import archive, failpoints
 from tests.support.claw import ServerProcess, server_process
 from tests.support.client import raw_client
 from tests.support.model import FakeModel, Message, Reply
@@ -96,6 +97,37 @@ async def test_killed_there_the_message_is_answered_once_and_the_write_runs_at_m
         else:
             assert receiver.writes == 1
         assert model.refused == [], "the model was sent an illegal history"
+
+
+async def test_a_turn_that_ran_while_the_backup_was_made_writes_and_answers_no_second_time(
+    tmp_path: Path,
+) -> None:
+    receiver, data, file = Receiver(), tmp_path / "data", tmp_path / "b.tar.gz"
+    asked, go_on = asyncio.Event(), asyncio.Event()
+    async with receiving(receiver) as port:
+        script = script_for(port)
+
+        def held(messages: list[Message], number: int) -> Reply:
+            asked.set()
+            return {**script(messages, number), "hold": go_on} if number == 1 else script(messages, number)
+
+        async with FakeModel(held) as model:
+            env = environment(model, port)
+            async with server_process(data, env=env) as server:
+                assert await deliver(server, port)
+                await asyncio.wait_for(asked.wait(), 20)
+                await asyncio.to_thread(archive.back_up, data, file)
+                go_on.set()
+                await receiver.wait(1)
+            await asyncio.to_thread(archive.restore, data, file)
+            async with server_process(data, env=env) as server:
+                await receiver.wait(1)
+                async with raw_client(server.gateway_port) as client:
+                    await client.command("ping")
+    assert receiver.writes == 1
+    first, second = receiver.taken
+    assert not first.get("possibly_repeated") and second["possibly_repeated"]
+    assert "send it again" in second["text"] and len(set(receiver.tried)) == 1
 
 
 def test_an_unknown_fail_point_is_refused() -> None:

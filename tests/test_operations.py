@@ -8,6 +8,8 @@ import io
 import json
 import re
 import sqlite3
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -20,10 +22,14 @@ from miniclaw.agent.select import LocalServer
 from miniclaw.cli import main
 from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError, DirectoryBusy
+from miniclaw.gateway.protocol import encode_json
+from miniclaw.session.outbox import Outbox, insert_deliveries
 from miniclaw.skills.loader import SkillLoader
 from tests.support.agent import outcome, say, send
 from tests.support.claw import running_claw
+from tests.support.core import open_database
 from tests.support.webhooks import echo
+from tests.test_dispatcher import row as delivery
 
 Printed = pytest.CaptureFixture[str]
 
@@ -170,6 +176,119 @@ async def test_a_restore_keeps_what_was_there_and_waits_for_no_running_gateway(t
     archive.back_up(data, file)
     with tarfile.open(file) as tar:
         assert not [name for name in tar.getnames() if name.startswith("replaced-")]
+
+
+KILLED_AT_A_RENAME = """
+import os, sys
+from pathlib import Path
+from miniclaw import archive
+rename, left = Path.rename, int(sys.argv[3])
+def stopped(*args):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), 9)
+    return rename(*args)
+Path.rename = stopped
+archive.restore(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def marked(data: Path, value: str) -> None:
+    """A database with a log that is not copied into it, as a killed gateway leaves them."""
+    data.mkdir(exist_ok=True)
+    code = "import os, sys, sqlite3; c = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+    code += "for s in sys.argv[2:]: c.execute(s)\nos.kill(os.getpid(), 9)"
+    made = ("PRAGMA journal_mode=WAL", "CREATE TABLE marks (m)", f"INSERT INTO marks VALUES ('{value}')")
+    subprocess.run([sys.executable, "-c", code, str(data / "miniclaw.db"), *made], check=False)
+    assert (data / "miniclaw.db-wal").exists()
+
+
+def marks(data: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(data / "miniclaw.db")) as database:
+        return [row[0] for row in database.execute("SELECT m FROM marks")]
+
+
+def test_what_a_restore_sets_aside_no_other_one_overwrites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    marked(tmp_path / "other", "backup")
+    archive.back_up(tmp_path / "other", file)
+    marked(data, "mine")
+    monkeypatch.setattr("time.strftime", lambda form: "20260101-000000")  # all within one second
+    asides = [archive.restore(data, file) for _ in range(3)]
+    assert [marks(aside) for aside in asides if aside] == [["mine"], ["backup"], ["backup"]]
+    assert marks(data) == ["backup"]
+
+
+@pytest.mark.parametrize("number", [1, 2, 4, "error"])
+def test_a_restore_that_stops_in_the_middle_is_told_and_ended_by_the_next(
+    tmp_path: Path, number: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    marked(tmp_path / "other", "backup")
+    archive.back_up(tmp_path / "other", file)
+    marked(data, "mine")
+    if number == "error":
+        with monkeypatch.context() as patch, pytest.raises(ConfigError, match="disk on fire"):
+            patch.setattr(Path, "rename", echo_error)
+            archive.restore(data, file)
+    else:
+        command = [sys.executable, "-c", KILLED_AT_A_RENAME, str(data), str(file), str(number)]
+        assert subprocess.run(command, check=False).returncode == -9
+    with pytest.raises(ConfigError, match=r"replaced-.*restoring.*miniclaw restore"):
+        load_settings(env={}, data_dir=str(data))
+    aside = archive.restore(data, file)
+    first = min(path for path in data.iterdir() if path.name.startswith("replaced-"))
+    assert aside is not None and aside != first
+    assert (marks(first), marks(aside), marks(data)) == (["mine"], ["backup"], ["backup"])
+    load_settings(env={}, data_dir=str(data))
+
+
+def echo_error(path: Path, target: Path) -> None:
+    raise OSError(5, "disk on fire")
+
+
+async def test_answers_that_were_on_their_way_in_a_backup_are_marked_and_open_turns_end(
+    tmp_path: Path,
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    reply = {"conversation": "c"}
+    data.mkdir()
+    async with open_database(data) as database:
+        turns = []
+        for n, state in enumerate(("finished", "finished", "finished", "running", "waiting", "waiting"), 1):
+            kind = "command" if n == 6 else "text"
+            message = {"msg_id": "m", "msg_type": kind, "payload": {"text": "x"}, "reply_to": reply}
+            turns.append((f"t{n}", encode_json(message).decode(), state))
+        statement = (
+            "INSERT INTO turns (turn_id, session_id, user_id, channel, message, state, created_at) "
+            "VALUES (?, 's', 'ann', 'chat', ?, ?, 1)"
+        )
+        await database.write(lambda c: c.executemany(statement, turns).rowcount)
+        rows = [
+            delivery("t1.0", n=1, state="sent"),
+            delivery("t2.0", n=2),
+            delivery("t3.0", n=3, state="sending"),
+            delivery("t4.0", n=4, state="streaming"),
+        ]
+        await database.write(lambda c: insert_deliveries(c, rows))
+        archive.back_up(data, file)
+    archive.restore(data, file)
+    async with open_database(data) as database:
+        assert database.read("SELECT key, state, uncertain FROM deliveries ORDER BY key") == [
+            ("t1.0", "sent", 0),
+            ("t2.0", "pending", 1),
+            ("t3.0", "sending", 1),
+            ("t4.0", "dead", 1),
+            ("t5.0", "pending", 1),
+        ]
+        ends = database.read("SELECT turn_id, state, outcome FROM turns WHERE n > 3 ORDER BY n")
+        assert [row[:2] for row in ends] == [("t4", "failed"), ("t5", "failed"), ("t6", "waiting")]
+        assert "send it again" in json.loads(ends[0][2])["data"]["message"]
+        told = await Outbox(database, clock=lambda: 1.0).next_of("chat", "", "c")
+        assert told is not None and told.uncertain
 
 
 async def test_one_changed_byte_of_a_backup_is_seen(tmp_path: Path) -> None:
