@@ -303,6 +303,10 @@ async def test_a_repeated_text_gets_the_first_ones_ids_and_starts_nothing(tmp_pa
         assert [r["data"]["status"] for r in receipts] == ["accepted", "duplicate", "duplicate"]
         assert len({(r["session_id"], r["turn_id"]) for r in receipts}) == 1
         assert len(provider.requests) == 1
+        command = {"msg_id": "same", "msg_type": "command", "payload": {"name": "clear", "args": {}}}
+        await peer.connection.handle(json.dumps(command))
+        (refused,) = (f["payload"] for f in peer.frames if f["msg_type"] == "error")
+        assert (refused["code"], refused["reply_to"]) == ("bad_message", "same")
 
 
 # --- what a model may send --------------------------------------------------------------------------------

@@ -296,6 +296,20 @@ async def test_the_wait_doubles_up_to_its_limit_unless_the_platform_names_one(
         assert (waiting.next_at, waiting.error) == (START + wait, "x")
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_clock_that_is_set_back_lengthens_no_wait(tmp_path: Path, restarted: bool) -> None:
+    clock = FakeClock()
+    if restarted:
+        clock.advance(-3600)
+    waiting: dict[str, Any] = {"attempts": 1, "next_at": START + 0.01} if restarted else {}
+    first = row("a", created_at=START, **waiting)
+    platform = Platform(a=[] if restarted else [DeliveryError("x")])
+    async with post_office(tmp_path, platform, first, clock=clock) as post:
+        await eventually(lambda: restarted or platform.tries)
+        clock.now = START - 3600
+        await post.all_are("sent")
+
+
 # --- restarts and storage ---------------------------------------------------------------------------------
 
 

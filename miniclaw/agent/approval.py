@@ -114,7 +114,10 @@ class ApprovalDesk:
         again = {"again": True} if approval.again else {}
         feed.emit("approval.requested", {**approval.to_dict(), **again})
         try:
-            async with asyncio.timeout(max(0.0, approval.expires_at - self._clock())):
+            left = min(
+                approval.expires_at - self._clock(), self._settings.timeout
+            )  # the clock may be set back
+            async with asyncio.timeout(max(0.0, left)):
                 state = await asyncio.shield(waiter)
         except TimeoutError:
             state = await self._expire(approval.approval_id)

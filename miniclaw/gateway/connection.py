@@ -186,6 +186,12 @@ class Connection:
         target = f"{self._channel.name}:{receipt.session_id or self.current or ''}"
         if receipt.stored and receipt.session_id:
             self.enter(receipt.session_id)
+            if receipt.status == "duplicate" and inbound.msg_type is MessageType.COMMAND:
+                first = self._hub.turns.get(receipt.turn_id or "")
+                if first is not None and first.message["msg_type"] == MessageType.TEXT:
+                    why = "Another message had this msg_id; send the command with a new one."
+                    self._refuse("bad_message", why, inbound.msg_id)
+                    return
             if inbound.msg_type is MessageType.TEXT:
                 ids = {"session_id": receipt.session_id, "turn_id": receipt.turn_id}
                 data = {"reply_to": inbound.msg_id, "status": receipt.status, **ids}

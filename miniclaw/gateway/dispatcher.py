@@ -51,6 +51,8 @@ class Dispatcher:
         self._settled = settled
         self._draining: dict[tuple[str, str, str], asyncio.Task[None]] = {}
         self._asleep: dict[tuple[str, str, str], asyncio.Event] = {}
+        self._due: dict[tuple[str, str, str], tuple[str, float]] = {}
+        """A row's key, and until when it waits by the loop's clock, which nobody sets back."""
         self._again: set[tuple[str, str, str]] = set()
         """Where a row came while the outbox was being looked at."""
         self._subscription: Subscription | None = None
@@ -121,6 +123,7 @@ class Dispatcher:
             logger.exception("deliveries to %s broke; they go on with the next answer", conversation)
         finally:
             del self._draining[conversation]
+            self._due.pop(conversation, None)
             if conversation in self._again:
                 self._again.discard(conversation)
                 self._drain_soon(conversation)
@@ -143,7 +146,7 @@ class Dispatcher:
         if max(row.next_at, self._clock()) > row.created_at + self._settings.give_up_after:
             await self._give_up(row, row.error or "not delivered in time")
             return
-        if (wait := row.next_at - self._clock()) > 0:
+        if (wait := self._left(row, conversation)) > 0:
             await self._sleep(conversation, wait)
             return  # it may be deleted, or another come before it
         if not await until_stored(lambda: self._outbox.begin(row)):
@@ -155,12 +158,21 @@ class Dispatcher:
             if error.permanent:
                 await self._give_up(row, str(error))
             else:
-                await self._put_off(row, error)
+                await self._put_off(row, error, conversation)
             return
         failpoints.hit("after-sent")
         await until_stored(lambda: self._outbox.sent(row, handle))
         self._bus.publish("system.delivery", (row.channel, "sent"))
         logger.info("delivery %s sent", row.key)
+
+    def _left(self, row: Delivery, conversation: tuple[str, str, str]) -> float:
+        """Seconds to its next try, no more than were planned if the clock was set back meanwhile."""
+        left, now = row.next_at - self._clock(), asyncio.get_running_loop().time()
+        if self._due.get(conversation, ("", 0.0))[0] != row.key:
+            is_back = self._clock() < row.created_at
+            most = self._settings.backoff(row.attempts) if is_back else left
+            self._due[conversation] = row.key, now + min(left, most)
+        return min(left, self._due[conversation][1] - now)
 
     async def _send(self, row: Delivery) -> str | None:
         """Call the platform; whatever goes wrong is a `DeliveryError`."""
@@ -183,9 +195,10 @@ class Dispatcher:
         self._bus.publish("system.delivery", (row.channel, "dead"))
         logger.error("delivery %s cannot be sent: %s", row.key, error)
 
-    async def _put_off(self, row: Delivery, error: DeliveryError) -> None:
+    async def _put_off(self, row: Delivery, error: DeliveryError, conversation: tuple[str, str, str]) -> None:
         backoff = self._settings.backoff(row.attempts) * (0.5 + self._jitter() / 2)
         wait = error.retry_after if error.retry_after is not None else backoff
+        self._due[conversation] = row.key, asyncio.get_running_loop().time() + wait
         at, uncertain = self._clock() + wait, row.uncertain or error.unknown
         await until_stored(lambda: self._outbox.retry(row, str(error), at=at, uncertain=uncertain))
         self._bus.publish("system.delivery", (row.channel, "failed"))
