@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import sqlite3
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -297,6 +300,48 @@ async def test_a_fork_has_the_log_up_to_a_message_and_the_old_session_stays_as_i
     for found in (session, await storage.load(session.session_id)):
         assert contents(found) == ["0", "1", "2", "3"]
         assert found is not None and found.metadata == {"title": "old", "model": "m"}
+
+
+KILLED_IN_A_FORK = """
+import asyncio, os, sys, time
+from miniclaw.db import Database
+from miniclaw.session.manager import SessionManager
+from miniclaw.session.models import Entry
+from miniclaw.session.sqlite import SQLiteStorage
+
+async def main():
+    database = Database(sys.argv[1])
+    await database.open()
+    manager = SessionManager(SQLiteStorage(database), clock=time.time)
+    session = await manager.get_or_create("ann", "ws")
+    entries = [Entry(f"t{n}", 0, {"role": "user", "content": "x"}) for n in range(500)]
+    await manager.append(session, entries)
+    append, left = manager.append, 2
+    async def killed(*args):
+        nonlocal left
+        await append(*args)
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), 9)
+    manager.append = killed
+    await manager.fork(session, 499)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_copy_that_a_kill_left_unfinished_is_hidden_and_gone_after_the_next_start(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "miniclaw.db"
+    assert subprocess.run([sys.executable, "-c", KILLED_IN_A_FORK, str(path)], check=False).returncode == -9
+    async with open_database(tmp_path) as database:
+        manager = SessionManager(SQLiteStorage(database), clock=time.time)
+        assert len(await manager.storage.list()) == 2
+        (shown,) = await manager.list("ann")
+        await manager.finish_deletes()
+        assert [one.session_id for one in await manager.storage.list()] == [shown.session_id]
+        assert database.read("SELECT count(*), count(DISTINCT session_id) FROM entries") == [(500, 1)]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,10 @@ LONG: Final = 1000
 """Entries from which on the legal view of a loaded log is built in a thread."""
 PIECE: Final = 200
 """Entries that are copied at a time."""
+COPYING: Final = "copying"
+"""In the metadata of a fork until it is whole."""
+COPYING_SECONDS: Final = 3600.0
+"""After which another node's copy counts as left behind."""
 REFRESH: Final = 100
 """Entries that are looked at again after an interruption."""
 
@@ -107,7 +111,9 @@ class SessionManager:
                     return await self.get(known.session_id) or known
             return await self._create(user_id, channel, key, thread)
 
-    async def _create(self, user_id: str, channel: str, key: str | None, thread: str | None) -> Session:
+    async def _create(
+        self, user_id: str, channel: str, key: str | None = None, thread: str | None = None, **metadata: Any
+    ) -> Session:
         moment = self._clock()
         session = Session(
             session_id=new_id("ses"),
@@ -117,6 +123,7 @@ class SessionManager:
             thread=thread,
             created_at=moment,
             updated_at=moment,
+            metadata=metadata,
         )
         await self.storage.save(session, fence=self._fence(session.session_id))
         return await self.get(session.session_id) or session
@@ -158,7 +165,7 @@ class SessionManager:
 
     async def fork(self, session: Session, position: int) -> Session:
         """A new session of the same user with the log up to and with `position`; the old one stays as it is."""
-        copy = await self.get_or_create(session.user_id, session.channel)
+        copy = await self._create(session.user_id, session.channel, copying=True)
         kept = [entry for entry in session.messages if entry.position <= position]
         for start in range(0, len(kept), PIECE):  # a long log must not keep everybody else waiting
             piece = kept[start : start + PIECE]
@@ -170,7 +177,7 @@ class SessionManager:
             hidden = sum(entry.position < session.start for entry in kept)
             summary = session.metadata.get("summary")
             metadata |= {"cleared": hidden, "summary": summary and {**summary, "position": hidden}}
-        await self.update(copy, **metadata)
+        await self.update(copy, **metadata, copying=None)
         return copy
 
     async def delete(
@@ -190,7 +197,12 @@ class SessionManager:
         return deleted
 
     async def finish_deletes(self) -> None:
-        """Go on with deletes that a crash interrupted."""
+        """Go on with deletes that a crash interrupted, and delete the copies that one left unfinished."""
+        is_shared = isinstance(self.storage, IsShared)
+        for session in await self.storage.list():
+            is_old = session.created_at < self._clock() - COPYING_SECONDS
+            if COPYING in session.metadata and (is_old or not is_shared):
+                await self.delete(session.session_id)
         if isinstance(self.storage, FinishesDeletes):
             unfinished = await self.storage.unfinished_deletes()
             for session_id, scope in unfinished.items():
@@ -201,8 +213,8 @@ class SessionManager:
                 await self._outside.scrub()
 
     async def list(self, user_id: str | None = None) -> list[Session]:
-        """Sessions without their logs, the latest first."""
-        return await self.storage.list(user_id)
+        """Sessions without their logs, the latest first; not those that are being copied."""
+        return [one for one in await self.storage.list(user_id) if COPYING not in one.metadata]
 
     async def cleanup_expired(self, is_busy: Callable[[str], bool | Awaitable[bool]]) -> int:
         """Delete sessions idle beyond their channel's TTL, never one that `is_busy`; returns how many."""
