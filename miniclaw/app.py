@@ -195,7 +195,7 @@ class MiniClaw:
             self._spawn(pump(channel, self.router))
         self._spawn(self._keep_house())
         if isinstance(self.provider, WarmsUp):
-            self._spawn(asyncio.to_thread(self.provider.warm_up))
+            self._spawn(self._warm_up(self.provider))
         self._started = True
         if self.api is not None:
             self.api.is_ready = True
@@ -335,6 +335,13 @@ class MiniClaw:
                     await self.uploads.forget_unsent()
             except StorageError as error:
                 logger.error("cleaning up is put off: %s", error)
+
+    @staticmethod
+    async def _warm_up(provider: WarmsUp) -> None:
+        try:
+            await asyncio.to_thread(provider.warm_up)
+        except Exception:  # boundary: what is only made ready ahead is made, or fails, at the first request
+            logger.warning("the model's client could not be made ready", exc_info=True)
 
     def _announce(self) -> None:
         import os

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from miniclaw.errors import StorageError, StorageUnavailable
+from miniclaw.errors import StorageError, StorageUnavailable, unavailable
 from miniclaw.salvage import is_damaged, mend, report_damage
 from miniclaw.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
@@ -75,6 +75,8 @@ class Database:
             if isinstance(error, StorageError):
                 raise
             way = "put a backup in its place, or move it away to begin anew"
+            if unavailable(error) is not None:
+                way = "see that it can be read and written and that nothing else holds it, then start again"
             parent = Path(self._path).parent
             if type(error) is not sqlite3.DatabaseError and parent.exists():
                 if shutil.disk_usage(parent).free < FULL_DISK_BYTES:
@@ -133,7 +135,7 @@ class Database:
         """Rows of a small query (200 at most), at once; sees everything that was committed.
 
         Raises:
-            StorageError: the file is damaged, or closed.
+            StorageError: the file is damaged, or closed; `StorageUnavailable` when that may pass.
         """
         return self._fetch(self._open_connection(), query, parameters)
 
@@ -154,7 +156,10 @@ class Database:
         self._open_connection()
 
         def fetch() -> list[Any]:
-            connection = self._connect()
+            try:
+                connection = self._connect()
+            except sqlite3.Error as error:
+                raise unavailable(error) or StorageError(f"The database cannot be read: {error}.") from error
             try:
                 rows = self._fetch(connection, query, parameters)
             finally:
@@ -173,7 +178,7 @@ class Database:
         except sqlite3.Error as error:
             self._look_at(error)
             if "decode" not in str(error) or connection.text_factory is not str:
-                raise StorageError(f"The database cannot be read: {error}.") from error
+                raise unavailable(error) or StorageError(f"The database cannot be read: {error}.") from error
         # A damaged text keeps no other row from being read; whether it is of any use its reader finds out.
         connection.text_factory = lambda text: text.decode("utf-8", "replace")
         try:

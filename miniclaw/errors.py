@@ -19,6 +19,7 @@ MiniClawError
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 
@@ -40,6 +41,21 @@ class StorageError(MiniClawError):
 
 class StorageUnavailable(StorageError):
     """Storage does not answer now; nothing was changed and trying again may help."""
+
+
+def unavailable(error: Exception) -> StorageUnavailable | None:
+    """What to raise for an error that says nothing of what is stored and passes: nothing can be opened, a lock, I/O.
+
+    SQLite's codes: https://www.sqlite.org/rescode.html.
+    """
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    busy, locked, no_memory, io, full, cannot_open = 5, 6, 7, 10, 13, 14
+    is_file = getattr(error, "errno", None) in (errno.EMFILE, errno.ENFILE)
+    if not is_file and code not in (busy, locked, no_memory, io, full, cannot_open):
+        return None
+    return StorageUnavailable(
+        f"Storage cannot be read just now: {getattr(error, 'strerror', None) or error}."
+    )
 
 
 class StaleFence(StorageError):

@@ -321,3 +321,17 @@ async def test_idle_sessions_and_old_keys_are_cleaned_up_also_after_storage_fail
                 await asyncio.sleep(0.005)
         assert (await send(claw, "again", msg_id="m2", channel="web")).status == "accepted"
         assert not claw.broken.is_set()
+
+
+class ColdProvider(ScriptedProvider):
+    def warm_up(self) -> None:
+        raise OSError(24, "Too many open files")
+
+
+async def test_a_client_that_cannot_be_made_ready_ahead_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with running_claw(tmp_path, ColdProvider([echo])) as claw:
+        await eventually(lambda: "could not be made ready" in caplog.text)
+        assert (await claw.reply("hi")).text
+        assert not claw.broken.is_set()

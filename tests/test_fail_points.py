@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import aiohttp
 import pytest
 
 from miniclaw import archive, failpoints
+from tests.support.agent import eventually
 from tests.support.claw import ServerProcess, server_process
 from tests.support.client import raw_client
 from tests.support.model import FakeModel, Message, Reply
@@ -128,6 +131,31 @@ async def test_a_turn_that_ran_while_the_backup_was_made_writes_and_answers_no_s
     first, second = receiver.taken
     assert not first.get("possibly_repeated") and second["possibly_repeated"]
     assert "send it again" in second["text"] and len(set(receiver.tried)) == 1
+
+
+async def test_a_turn_that_comes_while_no_file_can_be_opened_waits_and_is_answered(tmp_path: Path) -> None:
+    async with FakeModel(lambda messages, number: {"text": "here"}) as model:
+        env = environment(model, 1)
+        data, log = tmp_path / "data", tmp_path / "log"
+        async with server_process(data, env=env) as server, raw_client(server.gateway_port) as client:
+            session_id = (await client.say("first"))["session_id"]
+        database = sqlite3.connect(data / "miniclaw.db")
+        said = json.dumps({"message": {"role": "user", "content": "x"}, "at": 1})
+        many = [(session_id, 100 + n, f"t{n}", 0, said) for n in range(300)]
+        database.executemany("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", many)
+        database.commit()
+        database.close()
+        env["MINICLAW_LOG__FILE"] = str(log)
+        async with server_process(data, env=env) as server, raw_client(server.gateway_port) as client:
+            await client.say("warm")
+            for named in ({}, {"session_id": session_id}):  # a memory to be read, a long log to be read
+                log.write_text("", encoding="utf-8")
+                resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (3, 4096))
+                receipt = await client.receipt(await client.send("text", {"text": "are you there", **named}))
+                await eventually(lambda: "trying again" in log.read_text(encoding="utf-8"))
+                resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+                assert (await client.end(receipt["turn_id"]))["name"] == "turn.finished"
+    assert model.refused == []
 
 
 def test_an_unknown_fail_point_is_refused() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from miniclaw.agent.core import Core
+from miniclaw.agent.ending import until_stored
 from miniclaw.agent.incoming import load_images, take_in
 from miniclaw.agent.progress import Progress, keep_steps
 from miniclaw.gateway.events import TurnFeed
@@ -47,7 +49,8 @@ class TurnOpening:
                 await self._c.sessions.update(session, title=title_of(turn.text or message["content"]))
                 self._titled(session, turn)
         if recall := self._c.settings.memory.recall:
-            progress.memories = await self._c.memory.search(turn.scope, turn.text, recall)
+            search = partial(self._c.memory.search, turn.scope, turn.text, recall)
+            progress.memories = await until_stored(search)
         await self._c.servers.settle()
         keep_steps(feed, steps)
         feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})

@@ -23,7 +23,7 @@ from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.agent.replies import limit_sentence, stopped_note
 from miniclaw.agent.runtime import AgentRuntime, Finished, ToolFinished, ToolStarted
 from miniclaw.agent.transcript import SessionTranscript
-from miniclaw.errors import MiniClawError, ModelError, ProtocolError, StorageError, StorageUnavailable
+from miniclaw.errors import MiniClawError, ModelError, ProtocolError, StorageError
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType
 from miniclaw.memory.context import Layer, joined
@@ -79,9 +79,7 @@ class TurnRunner:
         turn = begun
         logger.info("turn %s of session %s: attempt %d", turn.turn_id, turn.session_id, turn.attempt)
         try:
-            session = await self._c.sessions.get(turn.session_id)
-        except StorageUnavailable:
-            raise
+            session = await until_stored(lambda: self._c.sessions.get(turn.session_id))
         except StorageError as error:
             await self._ending.end_unread(turn, error)
             return
@@ -199,7 +197,7 @@ class TurnRunner:
         if (reason := await self._hook("before_turn", turn)) is not None:
             return self._finished(turn, feed, progress, Finished(LLMResponse(text=reason)))
         tools = self._opening.tools(session)
-        layers = await self._layers(turn, session, progress, tools)
+        layers = await until_stored(lambda: self._layers(turn, session, progress, tools))
         chosen = session.metadata.get("model")
         transcript = SessionTranscript(
             session,

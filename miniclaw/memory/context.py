@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
+from miniclaw.errors import unavailable
 from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.models import MemorySearchResult
 from miniclaw.memory.tokens import cut_to_tokens, estimate_tokens
@@ -178,8 +179,13 @@ def _instructions(directory: Path) -> str:
         except OSError:
             continue
         if is_file:
-            with open(path, "rb") as file:
-                return file.read(MAX_FILE_BYTES).decode("utf-8", "replace").strip()
+            try:
+                with open(path, "rb") as file:
+                    return file.read(MAX_FILE_BYTES).decode("utf-8", "replace").strip()
+            except OSError as error:
+                if passing := unavailable(error):
+                    raise passing from error
+                raise
     return ""
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from miniclaw.errors import MemoryStoreError
+from miniclaw.errors import MemoryStoreError, unavailable
 from miniclaw.memory.models import MemoryRecord, check_memory_id, parse_record, render_record
 from miniclaw.memory.ranking import Ranking
 
@@ -138,13 +138,22 @@ class ScopeStore:
         try:
             if signature[1] > MAX_FILE_BYTES:
                 raise MemoryStoreError(f"it is larger than {MAX_FILE_BYTES} bytes")
-            text = path.read_bytes().decode("utf-8")
+            text = self._bytes(path, memory_id).decode("utf-8")
             record = parse_record(text, memory_id=memory_id, modified=signature[0] / 1e9)
         except (MemoryStoreError, OSError, UnicodeDecodeError) as error:
             reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else error
             logger.warning("memory file %s is skipped: %s", path, reason)
         else:
             self._keep(record, signature)
+
+    def _bytes(self, path: Path, memory_id: str) -> bytes:
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            if passing := unavailable(error):
+                self._forget(memory_id)  # to be read the next time
+                raise passing from error
+            raise
 
     def _keep(self, record: MemoryRecord, signature: _Signature) -> None:
         self._seen[record.memory_id] = signature
@@ -226,4 +235,6 @@ def _explained(action: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise MemoryStoreError(f"cannot {action} {path}: {error.strerror or error}") from error
+        logger.warning("cannot %s %s: %s", action, path, error)
+        what = f"cannot {action} `{path.name}`: {error.strerror or error}"
+        raise unavailable(error) or MemoryStoreError(what) from error
