@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -356,6 +357,39 @@ async def test_in_a_group_the_sender_or_an_admin_answers_and_another_member_does
             "tool",
             "assistant",
         ]
+
+
+class Quits(Zap):
+    """Somebody else's tool that tries to end the program before it is even run."""
+
+    asked = 0
+
+    def risk_of(self, arguments: Any) -> Any:
+        self.asked += 1
+        if arguments["at"] == "hang":
+            threading.Event().wait()
+        elif arguments["at"] == "quit":
+            raise SystemExit(4)
+        return None if arguments["at"] == "none" else "read"
+
+    async def describe(self, arguments: Any, context: Any) -> Any:
+        if arguments["at"] == "quit":
+            raise SystemExit(3)
+
+
+async def test_a_tool_whose_risk_or_description_quits_hangs_or_is_nothing_is_asked_for_as_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.tools.risk.SECONDS", 0.1)
+    for at in ("quit", "hang", "none"):
+        async with with_zap(tmp_path / at, [zap(at), DONE], tool=Quits()) as (claw, tool, provider):
+            saying = asyncio.create_task(say(claw))
+            asked = await question(claw)
+            assert asked.summary == "" and tool.ran == []
+            await claw.desk.decide(asked.approval_id, "owner", "once")
+            await saying
+            assert result_in(provider.requests[1]) == f"zapped {at}"
+            assert isinstance(tool, Quits) and tool.asked == 1
 
 
 async def test_a_forbidden_tool_is_as_if_it_were_not_there_and_one_forbidden_call_is_refused(

@@ -19,10 +19,10 @@ from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import new_id
 from miniclaw.tools.base import Risk, Tool, ToolBox, ToolResult
 from miniclaw.tools.context import ToolContext
+from miniclaw.tools.risk import own_risk, risk_of
 
 __all__ = [
-    *("CallRunner", "ReadsOnly", "ToolFinished", "ToolGate", "ToolStarted", "Transcript"),
-    *("may_clear", "risk_of"),
+    *("CallRunner", "ReadsOnly", "ToolFinished", "ToolGate", "ToolStarted", "Transcript", "may_clear"),
 ]
 
 logger = logging.getLogger(__name__)
@@ -169,26 +169,33 @@ class CallRunner:
     async def run(self) -> AsyncIterator[ToolStarted | ToolFinished]:
         """Run the calls of one message: neighbouring reads side by side, everything else one by one."""
         calls, self._calls = self._calls, ()
-        group: list[ToolCall] = []
+        group: list[tuple[ToolCall, Risk]] = []
         for call in calls:
-            if risk_of(self._toolbox, call) == "read":
-                group.append(call)
+            if (risk := await self._risk(call)) == "read":
+                group.append((call, risk))
                 continue
             async for event in self._run_group(group):
                 yield event
             group = []
-            async for event in self._run_group([call]):
+            async for event in self._run_group([(call, risk)]):
                 yield event
         async for event in self._run_group(group):
             yield event
 
-    async def _run_group(self, calls: list[ToolCall]) -> AsyncIterator[ToolStarted | ToolFinished]:
-        for call in calls:
+    async def _risk(self, call: ToolCall) -> Risk:
+        """The risk of a call; that of one that will not run is `read`."""
+        tool = self._toolbox.find(call.name)
+        return "read" if tool is None or call.arguments is None else await risk_of(tool, call.arguments)
+
+    async def _run_group(
+        self, calls: list[tuple[ToolCall, Risk]]
+    ) -> AsyncIterator[ToolStarted | ToolFinished]:
+        for call, _ in calls:
             yield ToolStarted(call)
         if len(calls) == 1:
-            yield await self._run_one(calls[0])
+            yield await self._run_one(*calls[0])
             return
-        tasks = {asyncio.create_task(self._run_one(call)) for call in calls}
+        tasks = {asyncio.create_task(self._run_one(call, risk)) for call, risk in calls}
         try:
             while tasks:
                 done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -200,9 +207,9 @@ class CallRunner:
             if tasks:
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run_one(self, call: ToolCall) -> ToolFinished:
+    async def _run_one(self, call: ToolCall, risk: Risk) -> ToolFinished:
         began = time.perf_counter()
-        result = await self._outcome(call)
+        result = await self._outcome(call, risk)
         ms = round((time.perf_counter() - began) * 1000)
         message = {"role": "tool", "tool_call_id": call.id, "content": result.content}
         meta = {"ok": result.ok, "ms": ms, "name": call.name}
@@ -211,7 +218,7 @@ class CallRunner:
         failpoints.hit("after-result")
         return ToolFinished(call, result, ms)
 
-    async def _outcome(self, call: ToolCall) -> ToolResult:
+    async def _outcome(self, call: ToolCall, risk: Risk) -> ToolResult:
         self._budget.count(tool_calls=1)
         if self._budget.tool_calls > self._budget.config.max_tool_calls:
             self.stop = Stop("tool_calls")
@@ -225,11 +232,11 @@ class CallRunner:
             return ToolResult.failure(BAD_ARGUMENTS)
         if tool is None:
             return await self._toolbox.execute(call.name, call.arguments, self._context)  # says what there is
-        risk, key = risk_of(self._toolbox, call), fingerprint(call)
+        key = fingerprint(call)
         if risk == "write" and key in self._written:
             return self._written[key]
         refusal = await self._gate.admit(call, risk)
-        result = await self._execute(tool, call) if refusal is None else ToolResult.failure(refusal)
+        result = await self._execute(tool, call, risk) if refusal is None else ToolResult.failure(refusal)
         if risk == "write":
             self._written[key] = result
         if refusal is not None:
@@ -250,10 +257,11 @@ class CallRunner:
             "answer with what you know, or do something else"
         )
 
-    async def _execute(self, tool: Tool, call: ToolCall) -> ToolResult:
+    async def _execute(self, tool: Tool, call: ToolCall, risk: Risk) -> ToolResult:
         """Run the tool in a task of its own: one that does not end cannot hold up the turn's end."""
-        context = self._context and replace(self._context, call_id=call.id)
-        task = asyncio.create_task(self._toolbox.execute(tool.name, call.arguments or {}, context))
+        given = call.arguments or {}
+        context = self._context and replace(self._context, call_id=call.id, judged=(given, risk))
+        task = asyncio.create_task(self._toolbox.execute(tool.name, given, context))
         seconds = self._budget.config.tool_timeout if tool.timeout is None else tool.timeout
         try:
             # The registry holds it to its time, unless it does not end when it is told to.
@@ -280,21 +288,13 @@ def _leave_alone(task: asyncio.Task[ToolResult], tool: Tool) -> None:
     task.add_done_callback(_left_alone.discard)
 
 
-def risk_of(toolbox: ToolBox, call: ToolCall) -> Risk:
-    """The risk of a call; that of one that will not run is `read`."""
-    tool = toolbox.find(call.name)
-    if tool is None or call.arguments is None:
-        return "read"
-    try:
-        return tool.risk_of(call.arguments)
-    except Exception:  # boundary: a tool's own function, which sees arguments before they are checked
-        logger.exception("the risk of a call of %s cannot be told; it counts as a write", call.name)
-        return "write"
-
-
 def may_clear(toolbox: ToolBox, name: str, arguments: str) -> bool:
-    """Whether the result of a call can be had again, so that an old one need not be kept before the model."""
+    """Whether the result of a call can be had again, so that an old one need not be kept before the model.
+
+    Where a function of others tells the risk, it is not asked: the result is kept.
+    """
     tool = toolbox.find(name)
     if tool is None or not tool.compactable:
         return False
-    return risk_of(toolbox, parse_call("", name, arguments)) == "read"
+    given = parse_call("", name, arguments).arguments
+    return given is None or own_risk(tool, given) == "read"

@@ -17,6 +17,7 @@ from miniclaw.session.models import Turn
 from miniclaw.session.ports import Turns
 from miniclaw.tools.base import DescribesCall, Risk, Tool
 from miniclaw.tools.context import ToolContext
+from miniclaw.tools.foreign import contained, is_cancelled, tasks_contained
 
 __all__ = ["TurnGate"]
 
@@ -121,8 +122,11 @@ class TurnGate:
             return ""
         try:
             async with asyncio.timeout(DESCRIBE_SECONDS):
-                text = await tool.describe(call.arguments or {}, self._context)
-        except Exception:  # boundary: a question is asked even if the tool cannot describe the call
+                with tasks_contained():
+                    text = await contained(tool.describe(call.arguments or {}, self._context))
+        except BaseException as error:  # boundary: a question is asked even if the tool cannot describe it
+            if is_cancelled(error):
+                raise
             logger.exception("a call of %s cannot be described", tool.name)
             return ""
-        return plain_text(text)[:SUMMARY_CHARS]
+        return plain_text(text)[:SUMMARY_CHARS] if isinstance(text, str) else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from miniclaw.cli import add_common, say
@@ -87,6 +87,7 @@ async def _call(registry: ToolRegistry, loaded: LoadedSettings, args: argparse.N
     from miniclaw.identity import is_user_id
     from miniclaw.rundir import RunDir
     from miniclaw.tools.context import ToolContext, workspace_of
+    from miniclaw.tools.risk import risk_of
 
     try:
         arguments = json.loads(args.arguments)
@@ -107,10 +108,10 @@ async def _call(registry: ToolRegistry, loaded: LoadedSettings, args: argparse.N
         workspace=workspace_of(loaded.data_dir, args.user_id, loaded.settings.users),
     )
     lock = RunDir(loaded.data_dir)
-    if tool.risk_of(arguments) != "read":
+    if (risk := await risk_of(tool, arguments)) != "read":
         lock.acquire()
     try:
-        result = await registry.execute(args.name, arguments, context)
+        result = await registry.execute(args.name, arguments, replace(context, judged=(arguments, risk)))
     finally:
         lock.release()
     if args.json:

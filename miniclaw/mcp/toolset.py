@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -85,7 +86,9 @@ class RegistryTools:
         tool = self._find(name)
         if tool is None:
             return None
-        risk = tool.risk_of(arguments)
+        from miniclaw.tools.risk import risk_of
+
+        risk = await risk_of(tool, arguments)
         verdict = self._verdict(tool, arguments, risk, call.user)
         if verdict == "deny":
             return text_result("The operator's rules do not allow this call.", is_error=True)
@@ -98,7 +101,8 @@ class RegistryTools:
                 return text_result(NOT_APPROVED, is_error=True)
         try:
             async with self._writing() if risk == "write" and tool.wants_context else nullcontext():
-                result = await self._open().execute(name, arguments, self._context(call.user))
+                context = replace(self._context(call.user), judged=(arguments, risk))
+                result = await self._open().execute(name, arguments, context)
         except ConfigError as error:
             return text_result(str(error), is_error=True)
         return text_result(result.content, is_error=not result.ok)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -106,7 +106,7 @@ def fault_of(tool: Tool) -> str:
 class DescribesCall(Protocol):
     """A tool that can tell a person what a call is about where its arguments do not."""
 
-    async def describe(self, arguments: Mapping[str, Any], context: ToolContext) -> str:
+    def describe(self, arguments: Mapping[str, Any], context: ToolContext) -> Coroutine[Any, Any, str]:
         """A short text, such as the content that is to be deleted; empty = nothing to add."""
         ...
 

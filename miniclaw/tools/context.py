@@ -32,6 +32,8 @@ class ToolContext:
     """The call that is served, where there is one."""
     show: Callable[[dict[str, Any]], object] | None = None
     """Shows how far a call is: `{call_id, progress, total, message}`, at most a few times a second."""
+    judged: tuple[Mapping[str, Any], Any] | None = None
+    """The arguments of the call, as an object, and the risk that they were found to have."""
 
 
 class HasWorkspace(Protocol):

@@ -24,6 +24,7 @@ from miniclaw.tools.exports import chat_form, mcp_form, responses_form
 from miniclaw.tools.foreign import contained, is_cancelled, kind_of, tasks_contained, trace_of
 from miniclaw.tools.function import FunctionTool, origin_of
 from miniclaw.tools.results import readable
+from miniclaw.tools.risk import risk_of
 
 if TYPE_CHECKING:
     from miniclaw.tools.hooks import Hooks
@@ -223,7 +224,8 @@ class ToolRegistry:
         try:
             given = {k: v for k, v in arguments.items() if v is not None or k not in entry.optional}
             values = entry.validate(given)
-            risk = tool.risk_of(given)
+            of, known = (context.judged if context else None) or (None, None)
+            risk = await risk_of(tool, given, known if of is arguments else None)
             if risk == "forbidden":
                 raise ToolError("This is forbidden with these arguments. Find another way.")
             if tool.wants_context:

@@ -8,6 +8,7 @@ from typing import Any
 
 from miniclaw.tools.base import Tool, ToolBox, ToolResult
 from miniclaw.tools.context import ToolContext
+from miniclaw.tools.risk import risk_of
 
 __all__ = ["ApprovalTools", "FilteredTools", "PrefixedTools"]
 
@@ -109,7 +110,7 @@ class ApprovalTools:
     ) -> ToolResult:
         """Run it, if it reads or is allowed."""
         tool = self._inner.find(name)
-        if tool is not None and tool.risk_of(arguments) != "read":
+        if tool is not None and await risk_of(tool, arguments) != "read":
             reason = await self._ask(tool, arguments, context)
             if reason is not None:
                 return ToolResult.failure(f"`{tool.name}` was not run: {reason}")
