@@ -31,7 +31,7 @@ def tools_of(
         hooks=Hooks(settings.hooks, data_dir) if settings.hooks else None,
         hide=lambda text: reduce(lambda left, secret: left.replace(secret, "[secret]"), secrets, text),
     )
-    OwnTools(registry, data_dir / "tools")
+    OwnTools(registry, data_dir / "tools", reserved=("delegate", "schedule"))
     return registry
 
 

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 
+from miniclaw.agent.delegate import DelegateTool
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError
 from miniclaw.settings import Hook, Moment, Settings
+from miniclaw.timer_tool import ScheduleTool
 from miniclaw.toolbox import tools_of
 from miniclaw.tools import Tool, ToolContext, ToolRegistry, ToolResult, tool
 from miniclaw.tools.hooks import Hooks
@@ -87,6 +89,8 @@ from miniclaw.tools import Tool, ToolResult, tool
 def beside(x: int = 1) -> str:
     return ""
 
+S = {'type': 'object'}
+
 class W(Tool):
     name = "w"
     description = "d"
@@ -106,9 +110,18 @@ w = W()
         "name = 5",
         "description = None",
         "parameters = None",
-        "parameters = {'properties': ['a']}",
-        "parameters = {'properties': {}, 'required': 5}",
-        "parameters = {'properties': {'a': {'enum': {1, 2}}}}",
+        "parameters = {}",
+        "parameters = {'type': 'array', 'items': {'type': 'string'}}",
+        "parameters = S | {'properties': ['a']}",
+        "parameters = S | {'required': 5}",
+        "parameters = S | {'required': 'a'}",
+        "parameters = S | {'properties': {'a': 'the city'}}",
+        "parameters = S | {'properties': {'a': {'type': 'str'}}}",
+        "parameters = S | {'properties': {'a': {'type': 'string', 'required': True}}}",
+        "parameters = S | {'properties': {'a': {'enum': 'a|b'}}}",
+        "parameters = S | {'properties': {'a': {'enum': {1, 2}}}}",
+        "parameters = S | {'properties': {'a': {'items': {'anyOf': {}}}}}",
+        "parameters = S | {'$defs': {'a': 5}}",
         "aliases = None",
         "aliases = 'roll'",
         "aliases = ('r', 'r')",
@@ -351,6 +364,26 @@ async def test_a_file_dropped_into_tools_is_used_in_the_next_turn_without_a_rest
         assert await say(claw) == "I was told: hello ann"
         write(tmp_path / "tools", "greet.py", GREET.replace('"hello"', '"moin"'), at=2)
         assert await say(claw) == "I was told: moin ann"
+
+
+def test_no_own_tool_takes_the_name_of_one_that_only_a_gateway_has(tmp_path: Path) -> None:
+    assert {DelegateTool.name, ScheduleTool.name} == {"delegate", "schedule"}
+    write(tmp_path / "tools", "a.py", GREET.replace("def greet", "def schedule"))
+    write(tmp_path / "tools", "b.py", GREET.replace('"read"', '"read", aliases=("delegate",)'))
+    registry = tools_of(Settings(), tmp_path)
+    assert registry.source is not None
+    told = {problem.source: problem.error for problem in registry.source.problems}
+    assert told == {
+        "tools/a.py": "`schedule` is the name of a built-in tool. Rename yours.",
+        "tools/b.py": "`delegate` is the name of a built-in tool. Rename yours.",
+    }
+    assert not {"schedule", "delegate", "greet"} & set(registry.names())
+
+
+async def test_a_gateway_starts_with_a_file_that_names_a_tool_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "tools", "bus.py", GREET.replace("def greet", "def schedule"))
+    async with running_claw(tmp_path, ScriptedProvider([])) as claw:
+        assert isinstance(claw.registry.find("schedule"), ScheduleTool)
 
 
 async def test_the_command_tools_lists_problems_and_reloads_for_admins_only(tmp_path: Path) -> None:

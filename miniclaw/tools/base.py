@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from miniclaw.tools.context import ToolContext
+from miniclaw.tools.schema import schema_fault
 
 __all__ = ["DescribesCall", "Risk", "Tool", "ToolBox", "ToolProblem", "ToolResult", "ToolSource", "fault_of"]
 
@@ -86,12 +87,14 @@ def fault_of(tool: Tool) -> str:
         return "its `aliases` have to be a tuple of texts, such as `('readFile',)`."
     if len({name, *aliases}) <= len(aliases):
         return "its name and its `aliases` have to differ from each other."
-    if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
-        return "its `parameters` have to be the JSON Schema of an object."
+    if not isinstance(schema, dict) or schema.get("type") != "object":
+        return "its `parameters` have to be the JSON Schema of an object, with `'type': 'object'`."
     try:
-        json.dumps(schema, allow_nan=False)
+        schema = json.loads(json.dumps(schema, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         return f"its `parameters` cannot be written as JSON ({error})."
+    if fault := schema_fault(schema):
+        return f"its `parameters` are no JSON Schema: {fault}."
     if not callable(risk) and risk not in ("read", "write", "forbidden"):
         return f"there is no risk `{risk}`."
     limit: object = tool.timeout

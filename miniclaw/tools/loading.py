@@ -8,7 +8,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
@@ -44,6 +44,7 @@ class OwnTools:
         registry: where the tools go; it looks for changes whenever the tools are listed for a turn.
         directory: the files.
         packages: the entry points.
+        reserved: names of built-in tools that are registered later, or not in this program.
     """
 
     def __init__(
@@ -52,10 +53,12 @@ class OwnTools:
         directory: Path,
         *,
         packages: Callable[[], Iterable[EntryPoint]] = lambda: entry_points(group=GROUP),
+        reserved: Collection[str] = (),
     ) -> None:
         self._registry = registry
         self._directory = directory
         self._packages = packages
+        self._reserved = frozenset(reserved)
         self._seen: Signature = ()
         self._loading: Future[tuple[Signature, Sources]] | None = None
         self._names: list[str] = []
@@ -119,6 +122,8 @@ class OwnTools:
         try:
             for tool in tools:
                 added += [self._registry.register(tool)]
+                if built_in := self._reserved & {tool.name, *tool.aliases}:
+                    raise ConfigError(f"`{min(built_in)}` is the name of a built-in tool. Rename yours.")
         except BaseException as error:  # noqa: BLE001 - boundary: attributes of somebody else's class
             for name in added:
                 self._registry.remove(name)
