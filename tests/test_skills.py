@@ -389,7 +389,7 @@ async def test_files_beside_a_skill_are_read_by_the_names_that_load_skill_gives(
 
 @pytest.mark.skipif(os.name == "nt", reason="links need a privilege there")
 @pytest.mark.parametrize(
-    "path", ["../secret.txt", "{root}/secret.txt", "link.txt", "out/secret.txt", "a\x00b"]
+    "path", ["../secret.txt", "{root}/secret.txt", "link.txt", "out/secret.txt", "a\x00b", "x" * 5000]
 )
 async def test_no_file_outside_a_skill_is_read(tmp_path: Path, path: str) -> None:
     root = standard(tmp_path / "skills", "a").parent
@@ -474,6 +474,28 @@ def test_a_second_active_skill_keeps_the_tools_that_it_requires(tmp_path: Path) 
     manager = SkillManager([tmp_path], tools=lambda: {"calculator", "datetime", "http_request"})
     found = manager.tools_for({"a", "b"})
     assert found is not None and set(found) == {"calculator", "datetime", "load_skill", "read_skill_file"}
+
+
+def test_a_skill_that_breaks_or_loses_its_tools_widens_nothing(tmp_path: Path) -> None:
+    standard(tmp_path, "a", "description: x\nallowed-tools: calculator dice")
+    known = {"calculator", "datetime", "dice"}
+    manager = SkillManager([tmp_path], tools=lambda: known)
+    before, told = manager.narrowing({"a"})
+    assert set(before or ()) == {"calculator", "dice", "load_skill", "read_skill_file"} and told == ""
+    known -= {"calculator", "dice"}
+    allowed, told = manager.narrowing({"a"}, before or ())
+    assert set(allowed or ()) == {"load_skill", "read_skill_file"} and "are gone: calculator, dice." in told
+    standard(tmp_path, "a", "description: [", body="longer")
+    assert manager.reload_if_changed()
+    allowed, told = manager.narrowing({"a"}, before or ())
+    assert allowed == before and told.startswith("The active skill a cannot be read any more")
+    assert manager.narrowing((), before or ()) == (None, "")
+
+
+def test_a_manual_skill_is_not_listed_to_the_model_but_can_be_active() -> None:
+    manager = manager_of(skill("by-hand", trigger="manual"), skill("other"))
+    assert "by-hand" not in manager.prompt(token_limit=500)
+    assert '<skill name="by-hand">' in manager.prompt({"by-hand"}, token_limit=500)
 
 
 def test_a_message_that_holds_a_trigger_is_hinted_at_and_one_that_shares_words_is_not() -> None:

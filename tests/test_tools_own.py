@@ -366,6 +366,33 @@ async def test_a_file_dropped_into_tools_is_used_in_the_next_turn_without_a_rest
         assert await say(claw) == "I was told: moin ann"
 
 
+async def test_a_tool_its_skill_and_a_limit_are_all_there_in_the_very_next_turn(tmp_path: Path) -> None:
+    offered: list[list[str]] = []
+
+    class Recorded(ScriptedProvider):
+        async def chat(self, messages: Any, tools: Any = None) -> LLMResponse:
+            offered.append([one["function"]["name"] for one in tools])
+            return await super().chat(messages, tools)
+
+    provider = Recorded([LLMResponse(text="done")] * 4)
+    async with running_claw(tmp_path, provider) as claw:
+        await say(claw)
+        (session,) = await claw.sessions.list("owner")
+        sid, file = session.session_id, tmp_path / "skills" / "greeter.md"
+        write(tmp_path / "tools", "greet.py", GREET)
+        head = "---\nname: greeter\ndescription: greets\nrequired_tools: greet\nallowed-tools: greet\n---\nSay hi."
+        write(file.parent, file.name, head)
+        await say(claw, session_id=sid)
+        assert "- greeter: greets" in provider.requests[-1][0]["content"]
+        assert (loaded := await claw.sessions.get(sid)) is not None
+        await claw.sessions.update(loaded, skills=["greeter"])
+        await say(claw, session_id=sid)
+        file.write_text("---\nname: greeter\ndescription: [\n---\n", encoding="utf-8")
+        events = [event async for event in claw.ask("again", session_id=sid)]
+        assert "greeter cannot be read" in events[-1]["data"]["warning"]
+        assert offered[-2:] == [["load_skill", "read_skill_file", "greet"]] * 2
+
+
 def test_no_own_tool_takes_the_name_of_one_that_only_a_gateway_has(tmp_path: Path) -> None:
     assert {DelegateTool.name, ScheduleTool.name} == {"delegate", "schedule"}
     write(tmp_path / "tools", "a.py", GREET.replace("def greet", "def schedule"))

@@ -91,7 +91,6 @@ class TurnOpening:
     def layers(self, session: Session, turn: Turn, progress: Progress) -> list[Layer]:
         """The system prompt, layer by layer."""
         skills, active = self._c.skills, session.metadata.get("skills") or ()
-        skills.reload_if_changed()
         return self._prompt.layers(
             skills=skills.prompt(active, token_limit=self._c.settings.skills.prompt_tokens),
             memories=progress.memories,
@@ -104,8 +103,15 @@ class TurnOpening:
             window=self._c.window.size(session.metadata.get("model") or self._c.provider.info.name),
         )
 
-    def tools(self, session: Session) -> ToolBox:
-        """The tools of this turn: all, or those that the session's skills are content with."""
-        registry = self._c.registry
-        allowed = self._c.skills.tools_for(session.metadata.get("skills") or ())
+    async def tools(self, session: Session, progress: Progress) -> ToolBox:
+        """The tools of this turn: all, or those that the session's skills are content with.
+
+        What changed on disk is taken in first: own tools, then the skills that may count on them.
+        """
+        registry, before = self._c.registry, session.metadata.get("narrowed") or []
+        await registry.reload(only_changed=True)
+        self._c.skills.reload_if_changed()
+        allowed, progress.warning = self._c.skills.narrowing(session.metadata.get("skills") or (), before)
+        if not progress.warning and (now := sorted(allowed or ())) != before:
+            await until_stored(lambda: self._c.sessions.update(session, narrowed=now or None))
         return registry if allowed is None else FilteredTools(registry, allowed.__contains__)

@@ -46,6 +46,8 @@ class Progress:
     tools: list[dict[str, Any]]
     memories: list[MemorySearchResult] = field(default_factory=list)
     last_result: str = ""
+    warning: str = ""
+    """What the user should know of the skills that are active."""
 
     @classmethod
     async def of(cls, core: Core, turn: Turn, session: Session) -> Progress:

@@ -196,7 +196,7 @@ class TurnRunner:
         await self._opening.prepare(turn, session, feed, progress)
         if (reason := await self._hook("before_turn", turn)) is not None:
             return self._finished(turn, feed, progress, Finished(LLMResponse(text=reason)))
-        tools = self._opening.tools(session)
+        tools = await self._opening.tools(session, progress)
         layers = await until_stored(lambda: self._layers(turn, session, progress, tools))
         chosen = session.metadata.get("model")
         transcript = SessionTranscript(
@@ -280,8 +280,8 @@ class TurnRunner:
         text = response.text
         meta: dict[str, Any] = {"reasoning": response.reasoning} if response.reasoning else {}
         data: dict[str, Any] = {"text": text, **report(progress)}
-        if response.warning:
-            data["warning"] = meta["warning"] = response.warning
+        if warning := " ".join(filter(None, (response.warning, progress.warning))):
+            data["warning"] = meta["warning"] = warning
         if stop is not None:
             text = limit_sentence(stop, turn.text, progress.last_result, feed.segment.rstrip())
             data |= {"text": text, "stopped_by": stop.by}

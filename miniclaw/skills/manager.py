@@ -40,6 +40,14 @@ _HEADER: Final = (
 _MORE: Final = "({} more are not listed.)"
 _HINT: Final = "What the user says fits the task {}; call `load_skill` with that name before anything else."
 MOST_HINTS: Final = 2
+_LOST: Final = (
+    "The active skill {} cannot be read any more; its limit on the tools stays. `miniclaw skills list` says "
+    "why, and `/skills -NAME` switches it off."
+)
+_GONE: Final = (
+    "The tools that an active skill is limited to are gone: {}. `miniclaw tools list` says why, and "
+    "`/skills -NAME` switches the skill off."
+)
 
 
 class SkillManager:
@@ -135,11 +143,28 @@ class SkillManager:
 
         A skill made for another host names tools that are not here; such names narrow nothing.
         """
+        return self.narrowing(active)[0]
+
+    def narrowing(
+        self, active: Collection[str], before: Collection[str] = ()
+    ) -> tuple[frozenset[str] | None, str]:
+        """`tools_for`, and what the user should know of it; empty = nothing.
+
+        `before` are the tools of the last time that nothing was to be told: where a skill cannot be read any
+        more they stay, and where none of its tools is left there are none but those that read.
+        """
         known = frozenset(self._tools() if self._tools else ())
         chosen = [skill for name in active if (skill := self._skills.get(name)) is not None]
-        named = {tool for skill in chosen for tool in skill.allowed_tools} & known
+        allowed = {tool for skill in chosen for tool in skill.allowed_tools}
         required = {tool for skill in chosen for tool in skill.required_tools}
-        return frozenset(named | required | READING) if named else None
+        lost = sorted(set(active) - self._skills.keys())
+        if lost and before:
+            return frozenset({*before, *(allowed & known), *required}), _LOST.format(", ".join(lost))
+        if allowed & known:
+            return frozenset(allowed & known | required | READING), ""
+        if gone := sorted(allowed & set(before)):
+            return frozenset(required | READING), _GONE.format(", ".join(gone))
+        return None, ""
 
     def activate(self, active: Collection[str], name: str) -> frozenset[str]:
         """`active` with that skill.
@@ -185,13 +210,14 @@ class SkillManager:
         return [(skill, reason) for _, skill, reason in sorted(found, key=lambda item: item[0])]
 
     def prompt(self, active: Collection[str] = (), *, token_limit: int) -> str:
-        """What the system prompt says of skills: all by name and description, active ones in full.
+        """What the system prompt says of skills: all but `manual` ones by name and description, active ones in full.
 
         The list keeps within `token_limit`: what does not fit with its description is there by name, and
         what does not fit by name is counted. Names in `active` that are no skill are left out.
         """
         usable = self._usable()
-        parts = [_listing(tuple((skill.name, skill.description) for skill in usable), token_limit)]
+        listed = tuple((skill.name, skill.description) for skill in usable if skill.trigger != "manual")
+        parts = [_listing(listed, token_limit)]
         parts += (
             f'<skill name="{skill.name}">\n{skill.system_prompt}\n</skill>'
             for skill in usable

@@ -16,6 +16,8 @@ __all__ = ["skill_tools"]
 
 MAX_FILE_BYTES: Final = 256 * 1024
 LISTED_FILES: Final = 50
+PATH_CHARS: Final = 500
+"""Of a file beside a skill; a system does not even look for one with a much longer name."""
 SEEN_FILES: Final = 2000
 """Entries of a skill's directory that are looked at."""
 
@@ -48,7 +50,7 @@ class _SkillTool(Tool):
         self._manager.reload_if_changed()
         skill = self._manager.get(name)
         if skill is None:
-            names = ", ".join(skill.name for skill in self._manager.list())
+            names = ", ".join(skill.name for skill in self._manager.list() if skill.trigger != "manual")
             raise ToolError(f"There is no skill `{name}`. The skills are: {names or 'none'}.")
         if lacks := self._manager.missing(skill):
             raise ToolError(f"The skill `{name}` cannot be used here: {lacks}. Tell the user.")
@@ -83,7 +85,7 @@ class _ReadSkillFile(_SkillTool):
         skill, path = self._skill(str(kwargs["name"])), str(kwargs["path"])
         if not _is_beside(skill, path):
             named = _named(_files_of(skill)) or "none"
-            raise ToolError(f"`{skill.name}` has no file `{path}`. Its files are: {named}.")
+            raise ToolError(f"`{skill.name}` has no file `{path[:PATH_CHARS]}`. Its files are: {named}.")
         assert skill.path is not None
         try:
             with (skill.path.parent / path).open("rb") as file:
@@ -111,7 +113,8 @@ def _is_beside(skill: Skill, name: str) -> bool:
         return False
     root, relative = skill.path.parent, Path(name)
     return (
-        not relative.is_absolute()
+        len(name) <= PATH_CHARS
+        and not relative.is_absolute()
         and not any(part.startswith(".") for part in relative.parts)
         and relative.name != STANDARD_FILE
         and (root / relative).is_file()

@@ -149,6 +149,10 @@ class ToolSource(Protocol):
         """Bring the registry up to date; costs next to nothing while nothing changed."""
         ...
 
+    async def refreshed(self) -> None:
+        """`refresh`, without stopping the loop while changed files are loaded."""
+        ...
+
     async def reload(self) -> None:
         """Load everything anew."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib.util
 import logging
@@ -68,9 +69,24 @@ class OwnTools:
 
     def refresh(self) -> None:
         """Load the files anew if one was added, changed or removed; a look at the directory otherwise."""
-        if self._loading is None and self._signature() != self._seen:
-            self._loading = start(self._read)
-            wait((self._loading,), GRACE)
+        if (begun := self._begin()) is not None:
+            wait((begun,), GRACE)
+        self._take_in()
+
+    async def refreshed(self) -> None:
+        """`refresh`, without stopping the loop while changed files are loaded."""
+        if (begun := self._begin()) is not None:
+            await asyncio.wait([asyncio.wrap_future(begun)], timeout=GRACE)
+        self._take_in()
+
+    def _begin(self) -> Future[tuple[Signature, Sources]] | None:
+        """Begin to load files that changed; `None` where none did, or are being loaded already."""
+        if self._loading is not None or self._signature() == self._seen:
+            return None
+        self._loading = start(self._read)
+        return self._loading
+
+    def _take_in(self) -> None:
         if self._loading is not None and self._loading.done():
             done, self._loading = self._loading, None
             self._apply(*done.result())

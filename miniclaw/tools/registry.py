@@ -138,10 +138,10 @@ class ToolRegistry:
             self._forms.clear()
             self._aliases = {alias: of for alias, of in self._aliases.items() if of != name}
 
-    async def reload(self) -> None:
-        """Read the operator's own tools anew."""
+    async def reload(self, *, only_changed: bool = False) -> None:
+        """Read the operator's own tools anew, or those files only that changed."""
         if self.source is not None:
-            await self.source.reload()
+            await (self.source.refreshed() if only_changed else self.source.reload())
 
     def find(self, name: str) -> Tool | None:
         """The listed tool of that name or alias."""
