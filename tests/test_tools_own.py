@@ -295,6 +295,41 @@ def test_only_what_a_file_makes_itself_is_its_tool(tmp_path: Path) -> None:
     assert registry.names() == ["many", "place"]
 
 
+async def test_a_module_beside_the_tools_is_imported_and_read_anew_when_it_changes(tmp_path: Path) -> None:
+    file = write(tmp_path, "_five_words.py", "WORD = 'one'\n", at=1)
+    write(tmp_path, "greet.py", "from _five_words import WORD\n" + GREET.replace('WORD = "hello"', ""))
+    write(
+        tmp_path,
+        "later.py",
+        GREET.replace("def greet", "def later").replace("return", "import _five_words; return"),
+    )
+    registry = ToolRegistry()
+    assert own(registry, tmp_path).problems == ()
+    assert (await registry.execute("greet", {"name": "ann"})).content == "one ann"
+    assert (await registry.execute("later", {"name": "ann"})).content == "hello ann"
+    write(tmp_path, file.name, "WORD = 'two'\n", at=2)
+    registry.get_openai_tools()
+    assert (await registry.execute("greet", {"name": "ann"})).content == "two ann"
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="names are texts there")
+def test_a_file_whose_name_is_no_utf8_is_read_too(tmp_path: Path) -> None:
+    write(tmp_path, os.fsdecode("骰子.py".encode("gbk")), GREET)
+    registry = ToolRegistry()
+    assert own(registry, tmp_path).problems == () and registry.names() == ["greet"]
+
+
+def test_packages_whose_list_cannot_be_read_are_one_problem(tmp_path: Path) -> None:
+    def packages() -> list[EntryPoint]:
+        raise ValueError("entry_points.txt of nothing")
+
+    write(tmp_path, "greet.py", GREET)
+    registry = ToolRegistry()
+    (problem,) = own(registry, tmp_path, packages).problems
+    assert problem.source == "packages (miniclaw.tools)" and "entry_points.txt of nothing" in problem.error
+    assert registry.names() == ["greet"]
+
+
 async def test_a_reload_reads_everything_anew_off_the_loop(tmp_path: Path) -> None:
     write(
         tmp_path,

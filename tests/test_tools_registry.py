@@ -221,6 +221,11 @@ async def test_an_unexpected_exception_shows_its_class_to_the_model_and_the_rest
     assert record.getMessage().startswith("tool fails failed\nTraceback")
 
 
+class Mute(ToolError):
+    def __str__(self) -> str:
+        raise ValueError
+
+
 ENDS = [SystemExit(1), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
 
 
@@ -234,6 +239,11 @@ async def test_a_tool_cannot_end_the_program_or_the_turn(error: BaseException, i
     result = await registry.execute("fails", {})
     assert not result.ok
     assert f"({type(error).__name__}: the tool tried to end the program)" in result.content
+
+
+async def test_an_error_that_cannot_be_told_is_a_failed_result_too() -> None:
+    result = await ToolRegistry([failing(Mute())]).execute("fails", {})
+    assert result.error == "The tool refused and gave no reason."
 
 
 @pytest.mark.parametrize("waits", [True, False])

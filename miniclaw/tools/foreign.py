@@ -24,6 +24,7 @@ __all__ = [
     "prints_aside",
     "start",
     "tasks_contained",
+    "text_of",
     "trace_of",
 ]
 
@@ -106,6 +107,14 @@ def kind_of(error: BaseException) -> str:
     """The class of an error, and what it would have done here: its text may hold a secret."""
     name = type(error).__name__
     return name if isinstance(error, Exception) else f"{name}: the tool tried to end the program"
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error, which may be of a class that cannot tell it."""
+    try:
+        return str(error)
+    except BaseException:  # noqa: BLE001 - boundary: code of others
+        return ""
 
 
 def trace_of(error: BaseException) -> str:

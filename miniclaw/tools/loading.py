@@ -12,20 +12,24 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Future, wait
 from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 from miniclaw.errors import ConfigError, ToolError
 from miniclaw.tools.base import Tool, ToolProblem
-from miniclaw.tools.foreign import finished, in_thread, start, trace_of
+from miniclaw.tools.foreign import finished, in_thread, start, text_of, trace_of
 from miniclaw.tools.function import FunctionTool
 from miniclaw.tools.registry import ToolRegistry
 
 __all__ = ["OwnTools", "load_file", "place_of"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 GROUP: Final = "miniclaw.tools"
 GRACE: Final = 1.0
@@ -35,11 +39,31 @@ Signature = tuple[tuple[str, int, int], ...]
 Sources = dict[str, list[Tool] | str]
 
 
+class _Fresh(SourceFileLoader):
+    """Keeps no compiled text, which could be older than the file by less than a second."""
+
+    def path_stats(self, path: Any) -> NoReturn:
+        raise OSError
+
+
+class _Helpers(MetaPathFinder):
+    """Finds a module `_name` beside own tools, which they share; nothing else can take its place by that."""
+
+    places: ClassVar[list[str]] = []
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        found = PathFinder.find_spec(name, cls.places) if path is None and name.startswith("_") else None
+        if found is not None and found.origin and isinstance(found.loader, SourceFileLoader):
+            found.loader = _Fresh(name, found.origin)
+        return found
+
+
 class OwnTools:
     """Keeps a registry in step with a directory of files; the state of the disk is the state of the registry.
 
     Each file stands for itself: all of its tools are there, or none of them and a `ToolProblem`. Files whose
-    names begin with `_` are not read.
+    names begin with `_` are none: they are modules that the others can import, and are read anew with them.
 
     Args:
         registry: where the tools go; it looks for changes whenever the tools are listed for a turn.
@@ -111,14 +135,30 @@ class OwnTools:
         """What each source gives: its tools, or why there are none."""
         seen = self._signature()
         found: Sources = {}
+        self._forget_helpers()
         for name, _, _ in seen:
             if not name.startswith(("_", ".")):
                 path = self._directory / name
                 found[f"{self._directory.name}/{name}"] = self._attempt(partial(_of_file, path))
-        for point in self._packages():
+        points = self._attempt(lambda: list(self._packages()))
+        if isinstance(points, str):
+            found[f"packages ({GROUP})"] = points
+        for point in points if isinstance(points, list) else ():
             source = f"{point.value} ({GROUP}: {point.name})"
             found[source] = self._attempt(partial(_of_package, point))
         return seen, found
+
+    def _forget_helpers(self) -> None:
+        """Let the modules beside the files be found, and read anew."""
+        place = os.path.abspath(self._directory)
+        if place not in _Helpers.places:
+            _Helpers.places.insert(0, place)
+        if _Helpers not in sys.meta_path:
+            sys.meta_path.append(_Helpers)
+        PathFinder.invalidate_caches()
+        for name in [name for name in sys.modules if name.startswith("_")]:
+            if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{place}{os.sep}"):
+                del sys.modules[name]
 
     def _apply(self, seen: Signature, found: Sources) -> None:
         for name in self._names:
@@ -147,18 +187,19 @@ class OwnTools:
         self._names += added
         return ""
 
-    def _attempt(self, load: Callable[[], list[Tool]]) -> list[Tool] | str:
+    def _attempt(self, load: Callable[[], list[T]]) -> list[T] | str:
         try:
             loaded = finished(load)
         except ToolError as error:
-            return str(error)
+            return text_of(error)
         failure = loaded.exception()  # boundary: somebody else's code
         return loaded.result() if failure is None else self._told(failure)
 
     def _told(self, failure: BaseException) -> str:
         logger.debug("tools could not be loaded\n%s", self._registry.hide(trace_of(failure)))
         place = place_of(failure)
-        told = str(failure) if place == ConfigError.__name__ else f"{place}: {failure}".rstrip(": ")
+        text = text_of(failure)
+        told = text if place == ConfigError.__name__ else f"{place}: {text}".rstrip(": ")
         return told if isinstance(failure, Exception) else f"{told} tries to end the program"
 
     def _shown(self, text: str) -> str:
@@ -168,7 +209,7 @@ class OwnTools:
 
 def load_file(path: Path) -> ModuleType:
     """Run a Python file as a module of its own; raises whatever it raises."""
-    name = f"miniclaw_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    name = f"miniclaw_file_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _FLAGS)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe or device may have no end

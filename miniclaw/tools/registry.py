@@ -21,7 +21,7 @@ from miniclaw.tools.arguments import ValidatesArguments, check_arguments, option
 from miniclaw.tools.base import Risk, Tool, ToolResult, ToolSource, fault_of
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.exports import chat_form, mcp_form, responses_form
-from miniclaw.tools.foreign import contained, is_cancelled, kind_of, tasks_contained, trace_of
+from miniclaw.tools.foreign import contained, is_cancelled, kind_of, tasks_contained, text_of, trace_of
 from miniclaw.tools.function import FunctionTool, origin_of
 from miniclaw.tools.results import readable
 from miniclaw.tools.risk import risk_of
@@ -233,7 +233,7 @@ class ToolRegistry:
             result = await self._in_time(tool, values, tries=2 if risk == "read" else 1)
             return await readable(result, self._result_chars, context, hide=self.hide, new_id=self._new_id)
         except ToolError as error:
-            return self._failure(str(error) or "The tool refused and gave no reason.")
+            return self._failure(text_of(error) or "The tool refused and gave no reason.")
         except BaseException as error:  # boundary: a fault in one tool ends neither the turn nor the program
             if is_cancelled(error):
                 raise
