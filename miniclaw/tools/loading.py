@@ -156,9 +156,9 @@ class OwnTools:
         if _Helpers not in sys.meta_path:
             sys.meta_path.append(_Helpers)
         PathFinder.invalidate_caches()
-        for name in [name for name in sys.modules if name.startswith("_")]:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{place}{os.sep}"):
-                del sys.modules[name]
+        for name, module in [item for item in list(sys.modules.items()) if item[0].startswith("_")]:
+            if (getattr(module, "__file__", None) or "").startswith(f"{place}{os.sep}"):
+                sys.modules.pop(name, None)
 
     def _apply(self, seen: Signature, found: Sources) -> None:
         for name in self._names:
