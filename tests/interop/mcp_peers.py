@@ -163,6 +163,11 @@ async def _judge_one(
         result = await registry.execute(full, json.loads(text), context)
         if not result.ok or wanted not in result.content:
             faults.append(f"  {tool}: {result.content[:300]}")
+    library = f"mcp__{name}__library"
+    if registry.find(library) is not None:
+        listed = await registry.execute(library, {"action": "list"}, context)
+        faults += [] if listed.ok else [f"  library: {listed.content[:300]}"]
+        called.add(library)
     missed = [one for one in row["tools"] if one not in called]
     faults += [f"  not called: {one}" for one in missed]
     print(f"{name}: revision {row['version']}, {len(called)}/{len(row['tools'])} tools, {len(faults)} faults")
