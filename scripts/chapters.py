@@ -119,11 +119,12 @@ class Chapter:
         return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in self.modules())
 
     def public(self) -> tuple[str, ...]:
-        """`__all__` of the package."""
+        """`__all__` of the package, which may be written in several lines with `+=`."""
+        names: list[str] = []
         for node in parse(self.source / "__init__.py").body:
-            if isinstance(node, ast.Assign) and _is_all(node.targets[0]):
-                return tuple(ast.literal_eval(node.value))
-        return ()
+            if isinstance(node, ast.Assign | ast.AugAssign) and _is_all(_target(node)):
+                names += ast.literal_eval(node.value)
+        return tuple(names)
 
     def days_needed(self) -> list[int]:
         """Earlier days that any file of the chapter, or a day it needs, imports; day 1 counts as named."""
@@ -166,6 +167,10 @@ def day_of(top: str) -> int | None:
         if top == f"day{number}_{name}":
             return number
     return None
+
+
+def _target(node: ast.Assign | ast.AugAssign) -> ast.expr:
+    return node.targets[0] if isinstance(node, ast.Assign) else node.target
 
 
 def _is_all(node: ast.expr) -> bool:

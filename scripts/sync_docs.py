@@ -67,7 +67,7 @@ def changes_table(chapter: Chapter) -> str:
         ["模块", *(_modules(one) for one in columns)],
         ["公开的名字", *(_listed(sorted(one.public())) for one in columns)],
         ["从前面拿来", *(_taken(one) or "无" for one in columns)],
-        ["行数（不含测试和 `__init__.py`）", *(str(one.lines()) for one in columns)],
+        ["行数（不含测试）", *(str(one.lines()) for one in columns)],
     ]
     return _table([head, *rows])
 

@@ -19,23 +19,6 @@ from day1_gateway.protocol import (
 from day1_gateway.router import MessageRouter
 from day1_gateway.server import GatewayServer
 
-__all__ = [
-    "CommandPayload",
-    "ErrorPayload",
-    "EventBus",
-    "EventPayload",
-    "GatewayMessage",
-    "GatewayServer",
-    "MessageRouter",
-    "MessageType",
-    "MiniClawError",
-    "ProtocolError",
-    "Subscription",
-    "TextPayload",
-    "command_result",
-    "error_message",
-    "event_message",
-    "new_id",
-    "now",
-    "parse_frame",
-]
+__all__ = ["CommandPayload", "ErrorPayload", "EventBus", "EventPayload", "GatewayMessage", "GatewayServer"]
+__all__ += ["MessageRouter", "MessageType", "MiniClawError", "ProtocolError", "Subscription", "TextPayload"]
+__all__ += ["command_result", "error_message", "event_message", "new_id", "now", "parse_frame"]

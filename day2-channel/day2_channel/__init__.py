@@ -6,17 +6,5 @@ from day2_channel.platforms import FeishuPlatform, SlackPlatform, WeComPlatform
 from day2_channel.webchat import WebChatChannel
 from day2_channel.webhook import Answer, Platform, WebhookChannel, WebhookRequest
 
-__all__ = [
-    "Answer",
-    "CLIChannel",
-    "Channel",
-    "ConnectionChannel",
-    "FeishuPlatform",
-    "Platform",
-    "SlackPlatform",
-    "WeComPlatform",
-    "WebChatChannel",
-    "WebhookChannel",
-    "WebhookRequest",
-    "pump",
-]
+__all__ = ["Answer", "CLIChannel", "Channel", "ConnectionChannel", "FeishuPlatform", "Platform"]
+__all__ += ["SlackPlatform", "WeComPlatform", "WebChatChannel", "WebhookChannel", "WebhookRequest", "pump"]

@@ -9,24 +9,6 @@ from day4_agent.scripted import ScriptedProvider
 from day4_agent.toolbox import ToolBox, ToolResult
 from day4_agent.transcript import SessionTranscript, Transcript, legal
 
-__all__ = [
-    "AgentConfig",
-    "AgentRuntime",
-    "FallbackProvider",
-    "Finished",
-    "LLMChunk",
-    "LLMProvider",
-    "LLMResponse",
-    "ModelError",
-    "OpenAIProvider",
-    "ScriptedProvider",
-    "SessionTranscript",
-    "Stop",
-    "ToolBox",
-    "ToolCall",
-    "ToolFinished",
-    "ToolResult",
-    "ToolStarted",
-    "Transcript",
-    "legal",
-]
+__all__ = ["AgentConfig", "AgentRuntime", "FallbackProvider", "Finished", "LLMChunk", "LLMProvider"]
+__all__ += ["LLMResponse", "ModelError", "OpenAIProvider", "ScriptedProvider", "SessionTranscript", "Stop"]
+__all__ += ["ToolBox", "ToolCall", "ToolFinished", "ToolResult", "ToolStarted", "Transcript", "legal"]

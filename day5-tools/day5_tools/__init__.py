@@ -10,19 +10,6 @@ from day5_tools.function import FunctionTool, tool
 from day5_tools.registry import ToolRegistry, check_arguments
 from day5_tools.wrappers import ApprovalTools, FilteredTools
 
-__all__ = [
-    "ApprovalTools",
-    "ConfigError",
-    "FilteredTools",
-    "FunctionTool",
-    "Tool",
-    "ToolError",
-    "ToolRegistry",
-    "ToolResult",
-    "calculator_tool",
-    "check_arguments",
-    "datetime_tool",
-    "get_order_status",
-    "http_request_tool",
-    "tool",
-]
+__all__ = ["ApprovalTools", "ConfigError", "FilteredTools", "FunctionTool", "Tool", "ToolError"]
+__all__ += ["ToolRegistry", "ToolResult", "calculator_tool", "check_arguments", "datetime_tool"]
+__all__ += ["get_order_status", "http_request_tool", "tool"]

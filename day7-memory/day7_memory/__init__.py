@@ -7,15 +7,5 @@ from day7_memory.models import MemoryRecord, MemorySearchResult, MemoryStoreErro
 from day7_memory.short_term import ShortTermMemory, summary_request
 from day7_memory.tokens import estimate_tokens
 
-__all__ = [
-    "AgentReply",
-    "Layer",
-    "LongTermMemory",
-    "MemoryRecord",
-    "MemorySearchResult",
-    "MemoryStoreError",
-    "ShortTermMemory",
-    "SystemPromptBuilder",
-    "estimate_tokens",
-    "summary_request",
-]
+__all__ = ["AgentReply", "Layer", "LongTermMemory", "MemoryRecord", "MemorySearchResult", "MemoryStoreError"]
+__all__ += ["ShortTermMemory", "SystemPromptBuilder", "estimate_tokens", "summary_request"]
