@@ -12,11 +12,11 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from day3_session.errors import StorageError, StorageUnavailable
 from day3_session.models import Entry, Session
-from day3_session.storage import SessionStorage, latest_first
+from day3_session.storage import SessionStorage, checked, latest_first
 
 __all__ = ["FileStorage"]
 
@@ -80,7 +80,9 @@ class FileStorage(SessionStorage):
         if session_id not in self._keys and self._load(session_id, None) is None:
             raise StorageError(f"There is no session `{session_id}`.")
         keys = self._keys[session_id]
-        fresh = {(one.turn_id, one.step): one for one in reversed(entries)}  # 同一批里重复的留第一条
+        fresh = {
+            (one.turn_id, one.step): one for one in map(checked, reversed(entries))
+        }  # 同一批里重复的留第一条
         added = [one for key, one in reversed(fresh.items()) if key not in keys]
         placed = [replace(entry, position=position) for position, entry in enumerate(added, len(keys))]
         lines = [json.dumps(asdict(entry), ensure_ascii=False) + "\n" for entry in placed]
@@ -104,9 +106,9 @@ class FileStorage(SessionStorage):
         sound, bad = b"", b""
         for line in raw.splitlines(keepends=True):
             try:
-                entries.append(_entry(json.loads(line), len(entries)))
+                entries.append(checked(Entry(**{**json.loads(line), "position": len(entries)})))
                 sound += line.rstrip(b"\n") + b"\n"
-            except (ValueError, TypeError, RecursionError):
+            except (ValueError, TypeError, RecursionError, StorageError):
                 bad += line.rstrip(b"\n") + b"\n"
         if sound != raw:
             logger.error("%s holds lines that cannot be read; they are in %s.corrupt", path, path.name)
@@ -132,15 +134,6 @@ class FileStorage(SessionStorage):
     async def list(self, user_id: str | None = None) -> list[Session]:
         found = await self._run(self._list)
         return latest_first([one for one in found if user_id in (None, one.user_id)])
-
-
-def _entry(fields: dict[str, Any], position: int) -> Entry:
-    """一行里的一条；是 JSON 却不是这个样子的，`TypeError`。"""
-    entry = Entry(**{**fields, "position": position})
-    role = entry.message.get("role") if isinstance(entry.message, dict) else None
-    if not (isinstance(entry.turn_id, str) and type(entry.step) is int and isinstance(role, str)):
-        raise TypeError("a line whose fields are of other types")
-    return entry
 
 
 def _read_meta(path: Path) -> Session | None:

@@ -47,4 +47,7 @@ class Session(BaseModel):
     def extend(self, entries: list[Entry]) -> None:
         """把已经存下的几条接到内存里的日志后面；已经有的跳过。"""
         have = {(entry.turn_id, entry.step) for entry in self.messages}
-        self.messages += [entry for entry in entries if (entry.turn_id, entry.step) not in have]
+        for entry in entries:
+            if (key := (entry.turn_id, entry.step)) not in have:
+                have.add(key)
+                self.messages.append(entry)

@@ -26,7 +26,7 @@ class SessionStorage(ABC):
         """接到日志后面，填上位置；`(turn_id, step)` 已经有的不再存。
 
         Raises:
-            StorageError: 没有这个会话。
+            StorageError: 没有这个会话，或者有一条存下了也读不回来；什么也没有存。
         """
 
     @abstractmethod
@@ -65,7 +65,7 @@ class InMemoryStorage(SessionStorage):
         if log is None:
             raise StorageError(f"There is no session `{session_id}`.")
         have = {(entry.turn_id, entry.step) for entry in log}
-        for entry in entries:
+        for entry in [checked(one) for one in entries]:
             if (entry.turn_id, entry.step) not in have:
                 have.add((entry.turn_id, entry.step))
                 entry.position = len(log)
@@ -78,6 +78,14 @@ class InMemoryStorage(SessionStorage):
     async def list(self, user_id: str | None = None) -> list[Session]:
         found = [_without_log(one) for one in self._sessions.values() if user_id in (None, one.user_id)]
         return latest_first(found)
+
+
+def checked(entry: Entry) -> Entry:
+    """写之前、读之后，看的是同样的几处：收下的，重启之后都还在；样子不对就是 `StorageError`。"""
+    role = entry.message.get("role") if isinstance(entry.message, dict) else None
+    if not (isinstance(entry.turn_id, str) and type(entry.step) is int and isinstance(role, str)):
+        raise StorageError("An entry needs a text as turn_id, an integer as step, and a message with a role.")
+    return entry
 
 
 def latest_first(sessions: list[Session]) -> list[Session]:

@@ -111,21 +111,21 @@ class FileStorage(SessionStorage):
         if session_id not in self._keys and self._load(session_id, None, None) is None:
             raise StorageError(f"There is no session `{session_id}`.")
         keys, position = self._keys[session_id], self._next[session_id]
-        fresh: dict[tuple[str, int], Entry] = {}
-        for entry in entries:
+        fresh: dict[tuple[str, int], tuple[Entry, bytes]] = {}
+        for entry, body in [(entry, encode_entry(entry)) for entry in entries]:
             if (entry.turn_id, entry.step) not in keys:
-                fresh.setdefault((entry.turn_id, entry.step), entry)
+                fresh.setdefault((entry.turn_id, entry.step), (entry, body))
         lines: list[bytes] = []
-        for place, entry in enumerate(fresh.values(), position):
+        for place, (entry, body) in enumerate(fresh.values(), position):
             head = {"turn_id": entry.turn_id, "step": entry.step, "position": place}
-            lines.append(encode_json(head)[:-1] + b"," + encode_entry(entry)[1:] + b"\n")
+            lines.append(encode_json(head)[:-1] + b"," + body[1:] + b"\n")
         try:
             with self._path(session_id, ".jsonl").open("ab") as log:
                 log.write(b"".join(lines))
         except OSError:
             del self._keys[session_id]  # a part may be written: the next one reads the log again
             raise
-        for place, entry in enumerate(fresh.values(), position):
+        for place, (entry, _) in enumerate(fresh.values(), position):
             entry.position = place
         keys.update(fresh)
         self._next[session_id] = position + len(fresh)

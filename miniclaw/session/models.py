@@ -54,7 +54,9 @@ class Entry:
             ValueError, KeyError, TypeError: it is damaged.
         """
         message, at, meta = body["message"], body.get("at") or 0.0, body.get("meta")
-        sound = isinstance(message["role"], str) and isinstance(message.get("content"), str | list | None)
+        if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
+            raise TypeError("its message has no role")
+        sound = isinstance(message.get("content"), str | list | None)
         if not (sound and isinstance(message.get("tool_calls"), list | None)):
             raise TypeError("no message of a conversation")
         if not (isinstance(at, int | float) and isinstance(meta, dict | None)):
@@ -93,7 +95,8 @@ class Session(BaseModel):
         turns = {entry.turn_id for entry in entries}
         have = {(entry.turn_id, entry.step) for turn_id in turns for entry in self.steps_of(turn_id)}
         for entry in entries:
-            if (entry.turn_id, entry.step) not in have:
+            if (key := (entry.turn_id, entry.step)) not in have:
+                have.add(key)
                 entry.position = max(entry.position, self.next_position)
                 self.messages.append(entry)
 

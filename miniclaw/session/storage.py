@@ -132,12 +132,16 @@ def encode_entry(entry: Entry) -> bytes:
     """The body of an entry as JSON.
 
     Raises:
-        StorageError: it cannot be stored.
+        StorageError: it cannot be stored, or not be read again.
     """
     try:
+        if not (isinstance(entry.turn_id, str) and type(entry.step) is int):
+            raise TypeError("its turn is no text, or its step no integer")
         if not -(2**63) <= entry.step < 2**63:
             raise ValueError("its step is beyond 64 bits")
-        return encode_json(entry.body())
+        body = entry.body()
+        Entry.from_body(entry.turn_id, entry.step, 0, body)  # what a reader would throw away is not stored
+        return encode_json(body)
     except (ValueError, TypeError, RecursionError) as error:
         raise StorageError(f"An entry of turn `{entry.turn_id}` cannot be stored: {error}.") from error
 

@@ -71,6 +71,38 @@ async def test_a_repeated_step_is_no_second_entry(side: Any, make_storage: Calla
 
 
 @modules
+@pytest.mark.parametrize(
+    ("turn_id", "step", "message"),
+    [
+        ("t2", 0, {"content": "no role"}),
+        ("t2", 0, {"role": 1, "content": "x"}),
+        ("t2", 0, ["user", "x"]),
+        ("t2", "0", {"role": "user", "content": "x"}),
+        (5, 0, {"role": "user", "content": "x"}),
+        ([5], 0, {"role": "user", "content": "x"}),
+    ],
+)
+async def test_what_could_not_be_read_again_is_refused_with_its_whole_batch(
+    side: Any, make_storage: Callable[[Any], Any], turn_id: Any, step: Any, message: Any
+) -> None:
+    storage = make_storage(side)
+    await storage.save(session(side))
+    with pytest.raises(GONE):
+        await storage.append("ses_1", [entry(side, "a"), side.Entry(turn_id, step, message)])
+    assert texts(await storage.load("ses_1")) == []
+    await storage.append("ses_1", [entry(side, "a")])
+    assert texts(await storage.load("ses_1")) == ["a"]
+
+
+@modules
+async def test_a_step_twice_in_one_batch_is_shown_once(side: Any) -> None:
+    manager = side.SessionManager(side.InMemoryStorage(), clock=Clock())
+    held = await manager.get_or_create("alice", "web")
+    await manager.append(held, [entry(side, "a"), entry(side, "b"), entry(side, "c", step=1)])
+    assert texts(held) == texts(await manager.storage.load(held.session_id)) == ["a", "c"]
+
+
+@modules
 async def test_nothing_is_appended_to_a_session_that_is_not_there(
     side: Any, make_storage: Callable[[Any], Any]
 ) -> None:
