@@ -39,9 +39,12 @@ class MessageRouter:
             if handler is None:
                 raise ProtocolError("unsupported", f"Messages of type `{inbound.msg_type}` are not taken.")
             logger.debug("message %s goes to the handler of %s", inbound.msg_id, inbound.msg_type)
-            return await handler(inbound)
-        except ProtocolError as error:  # 处理函数有意的拒绝，原话转告
-            code, text = error.code, str(error)
+            reply = await handler(inbound)
+            if reply is not None:
+                reply.to_json()  # 写不成一帧的回复，也是处理函数的错，要在这张网里发现
+            return reply
+        except ProtocolError as error:  # 处理函数有意的拒绝，原话转告，发不出去的字换成问号
+            code, text = error.code, str(error).encode("utf-8", "replace").decode()
         except Exception:  # 边界：细节只进日志，不给外人看
             logger.exception("message %s broke its handler", inbound.msg_id)
             code, text = "internal", "Something broke inside the gateway; the log says what."

@@ -102,6 +102,29 @@ async def test_a_bad_frame_is_answered_and_the_connection_lives(gateway: Gateway
         assert "command.result" in (await read(ws)).to_json()
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "pong",
+        event_message("x", {"of": object()}, target="ws:1"),
+        event_message("x", {"text": "\ud800"}, target="ws:1"),
+    ],
+)
+async def test_a_reply_that_cannot_be_sent_is_internal_and_the_connection_lives(
+    gateway: GatewayServer, router: MessageRouter, reply: Any
+) -> None:
+    async def careless(inbound: GatewayMessage) -> GatewayMessage:
+        return reply  # type: ignore[no-any-return]
+
+    router.register(MessageType.TEXT, careless)
+    async with connect(url(gateway)) as ws:
+        await ws.send(frame("m1"))
+        refusal = (await read(ws)).to_json()
+        assert '"code":"internal"' in refusal and '"reply_to":"m1"' in refusal
+        await ws.send(frame("m2", "command"))
+        assert "command.result" in (await read(ws)).to_json()
+
+
 async def test_the_pool_holds_who_is_connected_and_the_bus_tells_who_comes_and_goes(
     gateway: GatewayServer, bus: EventBus
 ) -> None:

@@ -55,6 +55,15 @@ async def test_a_refusal_of_the_handler_is_passed_on() -> None:
     assert (payload.code, payload.message) == ("not_found", "There is no order 9999.")
 
 
+async def test_a_refusal_with_half_a_character_can_be_sent() -> None:
+    async def refuse_oddly(inbound: GatewayMessage) -> GatewayMessage:
+        raise ProtocolError("not_found", "There is no order \ud800.")
+
+    router = MessageRouter()
+    router.register(MessageType.TEXT, refuse_oddly)
+    assert refusal_of(await router.route(MESSAGE)).message == "There is no order ?."
+
+
 async def test_a_broken_handler_is_answered_without_telling_why(caplog: pytest.LogCaptureFixture) -> None:
     router = MessageRouter()
     router.register(MessageType.TEXT, break_down)
