@@ -35,5 +35,5 @@ class Tool(ABC):
     timeout: float | None = None  # 一次最多几秒；`None` 由注册表定
 
     @abstractmethod
-    async def execute(self, **kwargs: Any) -> ToolResult:
+    async def execute(self, /, **kwargs: Any) -> ToolResult:
         """用检查过的参数执行；`ToolError` 会变成失败的结果。"""

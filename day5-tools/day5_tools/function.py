@@ -33,7 +33,7 @@ class FunctionTool(Tool):
         self.name, self.description, self.parameters = name, description, parameters
         self.risk, self.timeout, self.validate, self._function = risk, timeout, validate, function
 
-    async def execute(self, **kwargs: Any) -> ToolResult:
+    async def execute(self, /, **kwargs: Any) -> ToolResult:
         if inspect.iscoroutinefunction(self._function):
             return _result(await self._function(**kwargs))
         return _result(await asyncio.to_thread(self._function, **kwargs))

@@ -74,7 +74,7 @@ class ToolRegistry:
         return [{"type": "function", "function": row} for row in rows]
 
     async def execute(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
-        """检查参数，限时执行；怎么错都是失败的结果，只有取消会抛出。"""
+        """检查参数，限时执行；怎么错都是失败的结果，只有别人取消它时才抛出。"""
         tool = self.find(name)
         if tool is None:
             known = ", ".join(self.names())
@@ -88,7 +88,10 @@ class ToolRegistry:
                 return self._fitted(await tool.execute(**values))
         except ToolError as error:
             return ToolResult.failure(str(error))
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
+                raise  # 真的有人要停；工具自己抛的，不算
             if isinstance(error, TimeoutError) and limit.expired():  # 函数自己也会抛 TimeoutError
                 message = f"`{name}` did not finish within {seconds:g} s; its effect is unknown."
                 return ToolResult.failure(message)

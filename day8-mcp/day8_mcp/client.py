@@ -80,7 +80,7 @@ class RemoteTool(Tool):
         only_reads = isinstance(notes, dict) and notes.get("readOnlyHint") is True
         self.risk = "read" if is_trusted and only_reads else "write"
 
-    async def execute(self, **kwargs: Any) -> ToolResult:
+    async def execute(self, /, **kwargs: Any) -> ToolResult:
         try:
             result = await self._server.call_tool(self._remote_name, kwargs)
         except MCPError as error:

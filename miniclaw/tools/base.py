@@ -63,7 +63,7 @@ class Tool(ABC):
     """Where it comes from, for messages about it, such as a server's name; empty = where its code is."""
 
     @abstractmethod
-    async def execute(self, **kwargs: Any) -> ToolResult:
+    async def execute(self, /, **kwargs: Any) -> ToolResult:
         """Run with validated arguments; a `ToolError` becomes a failed result."""
 
     @property

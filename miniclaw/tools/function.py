@@ -77,7 +77,7 @@ class FunctionTool(Tool, Generic[P, R]):
         """The keyword arguments of the function; raises `ToolError`."""
         return self._validate(arguments)
 
-    async def execute(self, **kwargs: Any) -> ToolResult:
+    async def execute(self, /, **kwargs: Any) -> ToolResult:
         """Run the function with validated arguments and turn what it returns into a result."""
         if self._context is not None:
             context = kwargs.pop("tool_context", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator, Mapping
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -127,7 +128,7 @@ async def test_a_schema_by_hand_is_held_to_as_well(side: Any) -> None:
 
 
 @sides
-def test_a_signature_is_taken_whole_or_refused_at_once(side: Any) -> None:
+async def test_a_signature_is_taken_whole_or_refused_at_once(side: Any) -> None:
     def odd(_x: str, model_config: int, json: str = "j") -> str:
         return _x
 
@@ -137,7 +138,11 @@ def test_a_signature_is_taken_whole_or_refused_at_once(side: Any) -> None:
     def unreadable(lock: asyncio.Lock) -> str:
         return str(lock)
 
+    def named_self(self: str, cls: str, name: str) -> str:
+        return self + cls + name
+
     assert list(side.tool(odd).parameters["properties"]) == ["_x", "model_config", "json"]
+    assert (await call(side, side.tool(named_self), self="a", cls="b", name="c")).content == "abc"
     for function in (unknown, unreadable):
         with pytest.raises(side.ConfigError):
             side.tool(function)
@@ -168,6 +173,22 @@ async def test_whatever_goes_wrong_inside_is_a_failed_result(
     assert "password=123" in caplog.text
     assert (await call(side, side.tool(refuses))).error == "Not today."
     assert "There is no tool `x`" in (await side.ToolRegistry([side.tool(broken)]).execute("x", {})).content
+
+
+@sides
+async def test_a_tool_that_ends_the_program_or_cancels_itself_only_fails(side: Any) -> None:
+    def leaves() -> str:
+        sys.exit("no")
+
+    async def leaves_too() -> str:
+        sys.exit("no")
+
+    async def cancels() -> str:
+        raise asyncio.CancelledError
+
+    for function, kind in ((leaves, "SystemExit"), (leaves_too, "SystemExit"), (cancels, "CancelledError")):
+        result = await call(side, side.tool(function))
+        assert not result.ok and f"`{function.__name__}` failed inside ({kind}" in result.content
 
 
 @sides

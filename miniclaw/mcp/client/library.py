@@ -56,7 +56,7 @@ class LibraryTool(Tool):
         self._server = server
         self._server_name = server_name
 
-    async def execute(self, **kwargs: Any) -> ToolResult:
+    async def execute(self, /, **kwargs: Any) -> ToolResult:
         """List, read or get."""
         context: ToolContext | None = kwargs.pop("tool_context", None)
         action, uri, name = (kwargs.get(key, "") for key in ("action", "uri", "name"))

@@ -85,7 +85,7 @@ class RemoteTool(Tool):
         self._server_name = server_name
         self._output = listed.get("outputSchema")
 
-    async def execute(self, **kwargs: Any) -> ToolResult:
+    async def execute(self, /, **kwargs: Any) -> ToolResult:
         """Have the server run it."""
         context: ToolContext | None = kwargs.pop("tool_context", None)
         try:
