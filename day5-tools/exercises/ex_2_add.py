@@ -4,7 +4,8 @@
 
 1. `inside(root, path)`：`root` 里面的那个路径。`..`、绝对路径、指向外面的符号链接都要拒绝（`ToolError`）。
    先解析成真正的位置，再判断在不在里面；反过来就晚了。
-2. `file_tools(root)`：`read_file(path)` 是 `read`；`write_file(path, content)` 是 `write`，写到一半断电，旧的还在。
+2. `file_tools(root)`：`read_file(path)` 是 `read`；`write_file(path, content)` 是 `write`，写到一半断电，旧的还在；
+   写不成是 `ToolError`，不留下临时文件。
 3. `web_search_tool(search)`：`search(query)` 返回 `{"title", "url", "content"}` 的列表；给模型的是编号的几段话。
 """
 

@@ -61,6 +61,27 @@ async def test_a_file_outside_is_neither_read_nor_written(root: Path) -> None:
     assert not (root.parent / "new.txt").exists()
 
 
+async def test_a_write_that_fails_says_so_and_leaves_all_as_it_was(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = ToolRegistry(file_tools(root))
+    (root / "note.txt").write_text("4471", encoding="utf-8")
+    before = sorted(root.iterdir())
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    assert (
+        "cannot be written"
+        in (await box.execute("write_file", {"path": "note.txt/x", "content": "x"})).content
+    ), "OSError 要变成 ToolError，模型才知道为什么"
+    monkeypatch.setattr("os.fsync", full)
+    result = await box.execute("write_file", {"path": "note.txt", "content": "x"})
+    assert "cannot be written" in result.content, "换名之前要 fsync；写不成，说一句话"
+    assert (root / "note.txt").read_text(encoding="utf-8") == "4471"
+    assert sorted(root.iterdir()) == before, "没写成也不该留下临时文件"
+
+
 async def test_results_of_a_search_are_numbered(root: Path) -> None:
     async def search(query: str) -> list[dict[str, str]]:
         found = {"title": "顺丰", "url": "https://sf.example", "content": "查件"}

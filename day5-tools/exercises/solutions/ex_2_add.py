@@ -30,6 +30,19 @@ def inside(root: Path, path: str) -> Path:
 # endregion
 
 
+def _replace(target: Path, content: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=target.parent)
+    fresh = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # 先落到盘上，再换名；反过来，断电之后可能是一个空文件
+        fresh.replace(target)  # 换名是一下子的事：要么旧的，要么新的
+    finally:
+        fresh.unlink(missing_ok=True)  # 换成功了，它已经不在；没成，不留下
+
+
 def file_tools(root: Path) -> list[Tool]:
     # region files
     @tool(risk="read")
@@ -48,11 +61,11 @@ def file_tools(root: Path) -> list[Tool]:
     def write_file(path: str, content: str) -> str:
         """Write a text file of the workspace."""
         target = inside(root, path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, fresh = tempfile.mkstemp(dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        Path(fresh).replace(target)  # 换名是一下子的事：要么旧的，要么新的
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _replace(target, content.encode())
+        except (OSError, UnicodeEncodeError) as error:
+            raise ToolError(f"`{path}` cannot be written: {error}.") from error
         return f"{path}: {len(content)} characters"
 
     # endregion
