@@ -227,7 +227,7 @@ def test_changes_on_disk_show_without_a_restart(tmp_path: Path, caplog: pytest.L
         assert manager.reload_if_changed()
     assert [s.name for s in manager.list()] == ["b"]
     assert [finding.path for finding in manager.findings] == [path]
-    assert caplog.messages == [f"skill file skipped: {manager.findings[0]}"]
+    assert caplog.messages == [f"skill file: {manager.findings[0]}"]
     path.unlink()
     assert manager.reload_if_changed()
     assert manager.findings == ()

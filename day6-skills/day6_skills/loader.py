@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -55,6 +56,7 @@ class SkillLoader:
                 else:
                     here[result.name] = path
                     loaded.skills.setdefault(result.name, result)
+                    loaded.findings += result.findings
         return loaded
 
     def scan(self, directories: Iterable[Path]) -> list[Signature]:
@@ -89,7 +91,8 @@ def _read(path: Path) -> Skill | SkillFinding:
         return SkillFinding(path, parsed.line, parsed.reason)
     for key, reason in _problems(parsed.fields, parsed.body, path):
         return SkillFinding(path, _line_of(key, text), reason)
-    return _build(parsed.fields, parsed.body, path)
+    odd = tuple(SkillFinding(path, _line_of(key, text), reason) for key, reason in _mistyped(parsed.fields))
+    return _build(parsed.fields, parsed.body, path).model_copy(update={"findings": odd})
 
 
 def _problems(fields: dict[str, Any], body: str, path: Path) -> Iterator[tuple[str, str]]:
@@ -104,6 +107,14 @@ def _problems(fields: dict[str, Any], body: str, path: Path) -> Iterator[tuple[s
         yield "name", f"`name` must be that of its directory, `{path.parent.name}`, not `{fields['name']}`"
     if not body.strip():
         yield "", "there are no instructions below the front matter"
+
+
+def _mistyped(fields: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """不认的键照样放过，别家的技能也读得进来；可是很像认得的那一个，多半是打错了。"""
+    known = (*TEXTS, *LISTS)
+    for key in (key for key in fields if key not in known):
+        if close := difflib.get_close_matches(key.lower(), known, 1, 0.8):
+            yield key, f"`{key}` is no field and is ignored; did you mean `{close[0]}`?"
 
 
 def _line_of(key: str, text: str) -> int:

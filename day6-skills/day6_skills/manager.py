@@ -52,7 +52,7 @@ class SkillManager:
             return False
         loaded = self._loader.load(self._directories)
         for finding in loaded.findings:
-            logger.warning("skill file skipped: %s", finding)
+            logger.warning("skill file: %s", finding)
         self._scanned, self.findings = scanned, tuple(loaded.findings)
         self._skills = dict(sorted({**loaded.skills, **self._registered}.items()))
         return True

@@ -17,6 +17,19 @@ class SkillError(MiniClawError):
     """技能用不了；文字里有文件、行号和原因。"""
 
 
+@dataclass(frozen=True, slots=True)
+class SkillFinding:
+    """一个文件为什么没有变成技能，或者它的哪一行不算数。"""
+
+    path: Path
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        """像编译器那样写，编辑器点一下就能跳过去。"""
+        return f"{self.path}:{self.line}: {self.reason}"
+
+
 class Skill(BaseModel):
     """办一类事的说明书，从一个 Markdown 文件读来。"""
 
@@ -37,16 +50,5 @@ class Skill(BaseModel):
     trigger: tuple[str, ...] | Literal["manual"] = ()
     """话里有这些字就翻开它；`manual` 只能由人点名。"""
     path: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SkillFinding:
-    """一个文件为什么没有变成技能。"""
-
-    path: Path
-    line: int
-    reason: str
-
-    def __str__(self) -> str:
-        """像编译器那样写，编辑器点一下就能跳过去。"""
-        return f"{self.path}:{self.line}: {self.reason}"
+    findings: tuple[SkillFinding, ...] = ()
+    """能用，可是文件里有不对的地方。"""

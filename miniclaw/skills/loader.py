@@ -6,6 +6,7 @@ finding and keeps no other from loading.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import stat
@@ -81,6 +82,7 @@ class SkillLoader:
                 else:
                     here[result.name] = path
                     loaded.skills.setdefault(result.name, result)
+                    loaded.findings += result.findings
         self._known = known
         return loaded
 
@@ -203,7 +205,19 @@ def _build(parsed: FrontMatter, path: Path) -> Skill:
         allowed_tools=_tool_names(fields.get("allowed-tools") or fields.get("allowed_tools") or ""),
         trigger="manual" if trigger == ("manual",) else trigger,
         path=path,
+        findings=tuple(_mistyped(parsed, path)),
     )
+
+
+def _mistyped(parsed: FrontMatter, path: Path) -> Iterator[SkillFinding]:
+    known = (*_LIMITS, *_TEXTS, *_LISTS, "metadata")
+    for key in (key for key in parsed.fields if key not in known):  # a field of others is like none of ours
+        if close := difflib.get_close_matches(key.lower(), known, 1, 0.8):
+            yield SkillFinding(
+                path,
+                _line_of(key, parsed.head),
+                f"`{key}` is no field and is ignored; did you mean `{close[0]}`?",
+            )
 
 
 def _tool_names(value: str | list[str]) -> tuple[str, ...]:

@@ -78,13 +78,14 @@ class SkillManager:
 
     @property
     def findings(self) -> tuple[SkillFinding, ...]:
-        """What is wrong with files that gave no skill, and what others lack."""
+        """What is wrong with files that gave no skill, is odd in others, and what these lack."""
+        odd = (finding for skill in self._registered.values() for finding in skill.findings)
         lacks = (
             finding_at(skill, key, what)
             for skill in self._skills.values()
             for key, what in self._lacks(skill)
         )
-        return (*self._findings, *lacks)
+        return (*self._findings, *odd, *lacks)
 
     def reload_if_changed(self) -> bool:
         """Take in what changed on disk; costs a look at each file's status. Returns whether anything did."""
@@ -94,7 +95,7 @@ class SkillManager:
         loaded = self._loader.load(self._directories)
         for finding in loaded.findings:
             if finding not in self._findings:
-                logger.warning("skill file skipped: %s", finding)
+                logger.warning("skill file: %s", finding)
         self._scanned = scanned
         self._findings = tuple(loaded.findings)
         self._skills = dict(sorted({**loaded.skills, **self._registered}.items()))

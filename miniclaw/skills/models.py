@@ -11,6 +11,19 @@ from pydantic import BaseModel, ConfigDict
 __all__ = ["Skill", "SkillFinding"]
 
 
+@dataclass(frozen=True, slots=True)
+class SkillFinding:
+    """Why a file gave no skill, or which of its fields counts for nothing."""
+
+    path: Path
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        """As compilers write it, so that editors can jump there."""
+        return f"{self.path}:{self.line}: {self.reason}"
+
+
 class Skill(BaseModel):
     """Instructions for a kind of task, read from a Markdown file."""
 
@@ -36,16 +49,5 @@ class Skill(BaseModel):
     """Words that suggest the skill; `manual` = it is never suggested, only chosen."""
     path: Path | None = None
     """Where it was read from."""
-
-
-@dataclass(frozen=True, slots=True)
-class SkillFinding:
-    """Why a file gave no skill."""
-
-    path: Path
-    line: int
-    reason: str
-
-    def __str__(self) -> str:
-        """As compilers write it, so that editors can jump there."""
-        return f"{self.path}:{self.line}: {self.reason}"
+    findings: tuple[SkillFinding, ...] = ()
+    """What is odd in its file, although it can be used."""

@@ -140,6 +140,18 @@ def test_a_bad_file_is_told_by_line_and_keeps_no_other_from_loading(side: Any, t
 
 
 @sides
+def test_a_mistyped_key_is_told_and_the_skill_loads_all_the_same(side: Any, tmp_path: Path) -> None:
+    head = "---\nname: a\ndescription: x\ntriger: 退款\nargument-hint: mine\n---\nb\n"
+    path = write(tmp_path / "a.md", head)
+    found = side.SkillManager([tmp_path])
+    assert [one.name for one in found.list()] == ["a"] and found.match("退款") == []
+    assert [str(one) for one in found.findings] == [
+        f"{path}:4: `triger` is no field and is ignored; did you mean `trigger`?"
+    ]
+    assert side.SkillLoader().load_file(path).findings == found.findings
+
+
+@sides
 def test_the_earlier_directory_counts(side: Any, tmp_path: Path) -> None:
     for place in ("mine", "theirs"):
         write(tmp_path / place / "a.md", f"---\nname: a\ndescription: x\n---\n{place}\n")
