@@ -80,11 +80,10 @@ class ToolRegistry:
             known = ", ".join(self.names())
             return ToolResult.failure(f"There is no tool `{name}`. The tools are: {known or 'none'}.")
         seconds = self._default_timeout if tool.timeout is None else tool.timeout
-        limit = asyncio.timeout(seconds)
         try:
             by_schema = partial(check_arguments, tool.parameters)
-            values = (tool.validate if isinstance(tool, FunctionTool) else by_schema)(arguments)
-            async with limit:
+            async with asyncio.timeout(seconds) as limit:
+                values = (tool.validate if isinstance(tool, FunctionTool) else by_schema)(arguments)
                 return self._fitted(await tool.execute(**values))
         except ToolError as error:
             return ToolResult.failure(str(error))

@@ -167,16 +167,6 @@ async def test_whatever_goes_wrong_inside_is_a_failed_result(
     async def refuses() -> str:
         raise side.ToolError("Not today.")
 
-    with caplog.at_level(logging.ERROR):
-        result = await call(side, side.tool(broken))
-    assert not result.ok and "RuntimeError" in result.content and "password" not in result.content
-    assert "password=123" in caplog.text
-    assert (await call(side, side.tool(refuses))).error == "Not today."
-    assert "There is no tool `x`" in (await side.ToolRegistry([side.tool(broken)]).execute("x", {})).content
-
-
-@sides
-async def test_a_tool_that_ends_the_program_or_cancels_itself_only_fails(side: Any) -> None:
     def leaves() -> str:
         sys.exit("no")
 
@@ -186,9 +176,15 @@ async def test_a_tool_that_ends_the_program_or_cancels_itself_only_fails(side: A
     async def cancels() -> str:
         raise asyncio.CancelledError
 
+    with caplog.at_level(logging.ERROR):
+        result = await call(side, side.tool(broken))
+    assert not result.ok and "RuntimeError" in result.content and "password" not in result.content
+    assert "password=123" in caplog.text
+    assert (await call(side, side.tool(refuses))).error == "Not today."
     for function, kind in ((leaves, "SystemExit"), (leaves_too, "SystemExit"), (cancels, "CancelledError")):
         result = await call(side, side.tool(function))
         assert not result.ok and f"`{function.__name__}` failed inside ({kind}" in result.content
+    assert "There is no tool `x`" in (await side.ToolRegistry([side.tool(broken)]).execute("x", {})).content
 
 
 @sides
