@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from miniclaw import __version__
-from miniclaw.errors import ConfigError, StorageError
+from miniclaw.errors import ConfigError, StorageError, way_out
 from miniclaw.rundir import RESTORE_MARK, RESTORING, RunDir, check_restored, private_directory
 from miniclaw.schema import SCHEMA_VERSION
 from miniclaw.wal import behind_damage
@@ -125,7 +125,9 @@ def restore(data_dir: Path, file: Path) -> Path | None:
         shutil.rmtree(fresh, ignore_errors=True)
         private_directory(fresh)
         _unpack(file, fresh)
-        (fresh / MANIFEST).unlink()
+        probe = _free(data_dir / f"{REPLACED}probe")
+        os.rename(fresh / MANIFEST, probe)  # a mount on `run` is seen here, where nothing is moved yet
+        probe.unlink()
         return _swap(data_dir)
     except OSError as error:
         check_restored(data_dir, because=f" ({error.strerror or error})")
@@ -153,6 +155,10 @@ def _unpack(file: Path, fresh: Path) -> None:
                 _settle(database)
         names = [path.name for path in fresh.iterdir()]
     except _UNSOUND as error:
+        if isinstance(error, OSError | sqlite3.Error) and (way := way_out(error)) is not None:
+            is_ours = getattr(error, "filename", None) != str(file)
+            what = f"`{fresh}` cannot be written" if is_ours else f"`{file}` cannot be read"
+            raise ConfigError(f"{what}: {error}; {way}.") from error
         raise ConfigError(f"`{file}` is no sound backup: {error}.") from error
     if any(name in LEFT_OUT or name.startswith(REPLACED) for name in names):
         raise ConfigError(f"`{file}` is no sound backup: it holds what a backup leaves out.")
@@ -216,17 +222,24 @@ def _swap(data_dir: Path) -> Path | None:
 
 def _new_aside(data_dir: Path) -> Path:
     """A directory that nothing was in before."""
-    name = f"{REPLACED}{time.strftime('%Y%m%d-%H%M%S')}"
-    for number in itertools.count(2):
-        aside = data_dir / name if number == 2 else data_dir / f"{name}-{number - 1}"
-        with contextlib.suppress(FileExistsError):
-            aside.mkdir(mode=0o700)
-            break
+    aside = _free(data_dir / f"{REPLACED}{time.strftime('%Y%m%d-%H%M%S')}")
+    aside.mkdir(mode=0o700)
     return aside
 
 
+def _free(path: Path) -> Path:
+    """This path, or one with a number behind it, where nothing is yet."""
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(2))
+    return next(one for one in itertools.chain([path], others) if not os.path.lexists(one))
+
+
 def _finish(data_dir: Path) -> None:
-    """Move what was there aside, then the backup to its place; after a crash from where it stopped."""
+    """Move what was there aside, then the backup to its place; after a crash from where it stopped.
+
+    Raises:
+        ConfigError: something cannot be moved aside; everything is where it was.
+        OSError: it cannot go on, nor back.
+    """
     mark, fresh = data_dir / RESTORE_MARK, data_dir / RESTORING
     if not mark.exists():
         return
@@ -234,7 +247,27 @@ def _finish(data_dir: Path) -> None:
     aside = data_dir / plan["aside"]
     for name in plan["old"]:
         if os.path.lexists(data_dir / name) and not os.path.lexists(aside / name):
-            (data_dir / name).rename(aside / name)
+            try:
+                (data_dir / name).rename(aside / name)
+            except OSError as error:
+                _undo(data_dir, aside, plan["old"])
+                raise ConfigError(
+                    f"`{data_dir / name}` cannot be moved ({error.strerror or error}), so nothing was restored; "
+                    "if something is mounted there, unmount it first."
+                ) from error
     for path in list(fresh.iterdir()) if fresh.exists() else ():
-        path.rename(data_dir / path.name)
+        target = data_dir / path.name
+        if os.path.lexists(target):  # it came since the restore stopped
+            aside = _new_aside(data_dir) if aside == data_dir else aside
+            target.rename(_free(aside / path.name))
+        path.rename(target)
     mark.unlink()
+
+
+def _undo(data_dir: Path, aside: Path, names: list[str]) -> None:
+    for name in names:
+        if os.path.lexists(aside / name) and not os.path.lexists(data_dir / name):
+            (aside / name).rename(data_dir / name)
+    (data_dir / RESTORE_MARK).unlink()
+    with contextlib.suppress(OSError):  # something came into it that is not ours
+        aside.rmdir()

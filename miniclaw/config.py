@@ -108,14 +108,19 @@ class LoadedSettings:
     origins: Mapping[str, str] = field(default_factory=dict)
 
 
-def find_data_dir(argument: str | None, env: Mapping[str, str]) -> Path:
-    """The data directory: argument, `MINICLAW_HOME`, `~/.miniclaw`, or `./.miniclaw` where home is read-only."""
-    if chosen := argument or env.get("MINICLAW_HOME"):
-        return Path(chosen).expanduser().absolute()
+def find_data_dir(argument: str | None, env: Mapping[str, str], *, to_restore: bool = False) -> Path:
+    """The data directory: argument, `MINICLAW_HOME`, `~/.miniclaw`, or `./.miniclaw` where home is read-only.
+
+    Raises:
+        ConfigError: a restore stopped in the middle, which nothing but another one (`to_restore`) can end.
+    """
     home = Path(env.get("HOME") or Path.home())
-    if os.access(home, os.W_OK):
-        return home / ".miniclaw"
-    return Path.cwd() / ".miniclaw"
+    directory = (home if os.access(home, os.W_OK) else Path.cwd()) / ".miniclaw"
+    if chosen := argument or env.get("MINICLAW_HOME"):
+        directory = Path(chosen).expanduser().absolute()
+    if not to_restore:
+        check_restored(directory)
+    return directory
 
 
 def load_settings(
@@ -139,7 +144,6 @@ def load_settings(
     """
     env = os.environ if env is None else env
     directory = find_data_dir(data_dir, env)
-    check_restored(directory)
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     sources: list[tuple[str, Mapping[str, Any]]] = [_read_toml(config_file, directory)]

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from miniclaw.errors import StorageError, StorageUnavailable, unavailable
+from miniclaw.errors import StorageError, StorageUnavailable, unavailable, way_out
 from miniclaw.salvage import is_damaged, mend, report_damage
 from miniclaw.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
@@ -74,9 +74,7 @@ class Database:
             await self.close()
             if isinstance(error, StorageError):
                 raise
-            way = "put a backup in its place, or move it away to begin anew"
-            if unavailable(error) is not None:
-                way = "see that it can be read and written and that nothing else holds it, then start again"
+            way = way_out(error) or "put a backup in its place, or move it away to begin anew"
             parent = Path(self._path).parent
             if type(error) is not sqlite3.DatabaseError and parent.exists():
                 if shutil.disk_usage(parent).free < FULL_DISK_BYTES:

@@ -58,6 +58,21 @@ def unavailable(error: Exception) -> StorageUnavailable | None:
     )
 
 
+def way_out(error: Exception) -> str | None:
+    """What mends an error of rights, room or the disk, of which what is stored is not the cause; `None` for any other."""
+    code, number = getattr(error, "sqlite_errorcode", 0) & 0xFF, getattr(error, "errno", None)
+    perm, io, readonly, full, auth = 3, 10, 8, 13, 23
+    if code in (perm, readonly, auth) or number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "give this user the right to read and write it"
+    if code == full or number in (errno.ENOSPC, errno.EDQUOT):
+        return "make room on its disk"
+    if code == io or number == errno.EIO:
+        return "look at its disk"
+    if unavailable(error) is not None:
+        return "see that it can be read and written and that nothing else holds it"
+    return None
+
+
 class StaleFence(StorageError):
     """A newer owner holds the session; the write was refused."""
 

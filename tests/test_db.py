@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from miniclaw.cli import doctor_command
 from miniclaw.db import CHECKPOINT_PAGES, SCHEMA_VERSION, Database
 from miniclaw.errors import StorageError, StorageUnavailable
 from tests.support.core import open_database
@@ -262,6 +264,31 @@ async def test_a_file_that_is_no_database_is_refused_and_kept(tmp_path: Path, co
     with pytest.raises(StorageError, match=r"miniclaw\.db` cannot be opened"):
         await Database(path).open()
     assert path.read_bytes() == content
+
+
+@pytest.mark.skipif(os.name == "nt", reason="rights of POSIX")
+@pytest.mark.parametrize("mode", [0o000, 0o444])
+async def test_a_database_without_the_rights_to_it_is_not_told_as_damaged(mode: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:  # the fixture's is closed to others
+        path = Path(directory, "miniclaw.db")
+        await (database := Database(path)).open()
+        await database.close()
+        path.chmod(mode)
+        Path(directory).chmod(0o555)
+        user = os.geteuid()
+        try:
+            if user == 0:
+                os.seteuid(65534)
+            with pytest.raises(
+                StorageError, match="give this user the right|see that it can be read"
+            ) as error:
+                await Database(path).open()
+            (check,) = doctor_command._database(path)
+        finally:
+            os.seteuid(user)
+            Path(directory).chmod(0o700)
+    assert "begin anew" not in str(error.value)
+    assert "damaged" not in check.result and "backup" not in check.mend
 
 
 async def test_a_directory_that_is_not_there_is_a_storage_error(tmp_path: Path) -> None:

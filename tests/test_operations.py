@@ -232,13 +232,17 @@ def test_a_restore_that_stops_in_the_middle_is_told_and_ended_by_the_next(
     marked(data, "mine")
     if number == "error":
         with monkeypatch.context() as patch, pytest.raises(ConfigError, match="disk on fire"):
-            patch.setattr(Path, "rename", echo_error)
+            patch.setattr(Path, "rename", failing_from(2))
             archive.restore(data, file)
     else:
         command = [sys.executable, "-c", KILLED_AT_A_RENAME, str(data), str(file), str(number)]
         assert subprocess.run(command, check=False).returncode == -9
     with pytest.raises(ConfigError, match=r"replaced-.*restoring.*miniclaw restore"):
         load_settings(env={}, data_dir=str(data))
+    before = tree(data)
+    for command in (["backup", str(file)], ["init", "--yes"]):
+        assert main([*command, "--data-dir", str(data)]) == 1
+    assert tree(data) == before
     aside = archive.restore(data, file)
     first = min(path for path in data.iterdir() if path.name.startswith("replaced-"))
     assert aside is not None and aside != first
@@ -246,8 +250,80 @@ def test_a_restore_that_stops_in_the_middle_is_told_and_ended_by_the_next(
     load_settings(env={}, data_dir=str(data))
 
 
-def echo_error(path: Path, target: Path) -> None:
-    raise OSError(5, "disk on fire")
+def tree(data: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in data.rglob("*") if path.is_file()}
+
+
+def failing_from(number: int, rename: Any = Path.rename) -> Any:
+    def moved(path: Path, target: Path) -> Any:
+        nonlocal number
+        number -= 1
+        if number <= 0:
+            raise OSError(5, "disk on fire")
+        return rename(path, target)
+
+    return moved
+
+
+def test_a_restore_that_cannot_move_one_name_puts_the_others_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as `-v ./miniclaw.toml:/data/miniclaw.toml`: what is mounted can be written, and not moved."""
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    marked(data, "mine")
+    archive.back_up(data, file)
+    (data / "miniclaw.toml").touch()
+    (data / "skills").mkdir()
+    rename, before = Path.rename, {path.name for path in data.iterdir()} | {"run"}
+
+    def moved(path: Path, target: Path) -> Path:
+        if path.name == "miniclaw.toml":
+            raise OSError(16, "Device or resource busy")
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(ConfigError, match=r"miniclaw\.toml` cannot be moved"):
+        patch.setattr(Path, "rename", moved)
+        archive.restore(data, file)
+    assert {path.name for path in data.iterdir()} == before
+    load_settings(env={}, data_dir=str(data))
+
+
+@pytest.mark.parametrize(
+    ("number", "way"), [(28, "make room"), (13, "the right to"), (5, "look at its disk")]
+)
+def test_a_restore_for_which_there_is_no_room_or_right_does_not_call_the_backup_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, way: str
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    marked(data, "mine")
+    archive.back_up(data, file)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", full)
+    with pytest.raises(ConfigError, match=f"restoring` cannot be written.*{way}"):
+        archive.restore(data, file)
+    assert marks(data) == ["mine"]
+
+
+def test_what_came_in_the_way_of_a_restore_that_was_cut_off_is_moved_aside(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    marked(tmp_path / "other", "backup")
+    (tmp_path / "other" / "skills").mkdir()
+    (tmp_path / "other" / "skills" / "theirs.md").touch()
+    archive.back_up(tmp_path / "other", file)
+    marked(data, "mine")
+    (data / "skills").mkdir()
+    moves = len(list(data.iterdir()))
+    command = [sys.executable, "-c", KILLED_AT_A_RENAME, str(data), str(file), str(moves + 1)]
+    assert subprocess.run(command, check=False).returncode == -9
+    (data / "skills").mkdir()
+    (data / "skills" / "mine.md").touch()
+    archive.restore(data, file)
+    assert [path.name for path in (data / "skills").iterdir()] == ["theirs.md"]
+    first = min(path for path in data.iterdir() if path.name.startswith("replaced-"))
+    assert (first / "skills-2" / "mine.md").exists() and marks(first) == ["mine"]
 
 
 async def test_answers_that_were_on_their_way_in_a_backup_are_marked_and_open_turns_end(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from miniclaw.cli import say
-from miniclaw.errors import ConfigError, ModelError
+from miniclaw.errors import ConfigError, ModelError, way_out
 from miniclaw.salvage import is_damaged
 from miniclaw.schema import SCHEMA, SCHEMA_VERSION
 
@@ -140,6 +140,9 @@ def _database(path: Path) -> Iterator[Check]:
         finally:
             connection.close()
     except sqlite3.Error as error:
+        if way := way_out(error):
+            yield Check("database", "failed", f"{path} cannot be read: {error}", way)
+            return
         verdict, version, letters = str(error), 0, []
     if verdict != "ok":
         mend = "stop the gateway and put a backup of the file in its place"

@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     from miniclaw.archive import restore
     from miniclaw.config import find_data_dir
 
-    directory = find_data_dir(args.data_dir, os.environ)
+    directory = find_data_dir(args.data_dir, os.environ, to_restore=True)
     if not args.yes:
         answer = input(f"用备份替换 {directory}？/ Replace {directory} by the backup? [y/N] ")
         if answer.strip().lower() not in ("y", "yes", "是"):
