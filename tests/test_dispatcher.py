@@ -296,6 +296,13 @@ async def test_the_wait_doubles_up_to_its_limit_unless_the_platform_names_one(
         assert (waiting.next_at, waiting.error) == (START + wait, "x")
 
 
+async def test_a_wait_that_was_planned_with_a_false_clock_ends_after_a_restart(tmp_path: Path) -> None:
+    clock = FakeClock()
+    first = row("a", created_at=START, attempts=1, next_at=START + 36_000)  # the clock was ten hours ahead
+    async with post_office(tmp_path, Platform(), first, clock=clock) as post:
+        await post.all_are("sent")
+
+
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_clock_that_is_set_back_lengthens_no_wait(tmp_path: Path, restarted: bool) -> None:
     clock = FakeClock()

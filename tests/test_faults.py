@@ -347,22 +347,31 @@ async def test_a_cancel_while_the_end_cannot_be_stored_is_answered_and_the_turn_
         assert len(await log_of(claw, receipt.session_id)) == 2
 
 
-async def test_a_step_that_cannot_be_stored_fails_the_turn_which_is_told_once_storage_is_back(
-    tmp_path: Path, lock: Lock
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_step_that_cannot_be_stored_is_waited_for_until_a_cancel(
+    tmp_path: Path, lock: Lock, is_cancelled: bool
 ) -> None:
-    async def look() -> str:
+    async def act() -> str:
         lock.take()
-        return "seen"
+        return "done"
 
     provider = ScriptedProvider([zap("a"), echo])
     async with running_claw(tmp_path, provider) as claw:
-        claw.registry.register(Zap("read", look))
+        tool = Zap("read", act)
+        claw.registry.register(tool)
         receipt = await send(claw, "one")
-        await lock.release_after(1)
+        await lock.release_after(4 if is_cancelled else 1)
+        if is_cancelled:
+            assert await claw.commands.cancel(receipt.turn_id or "", "owner")
         ended = await outcome(claw, receipt.turn_id)
-        assert (ended["name"], ended["data"]["code"]) == ("turn.failed", "internal")
         log = await log_of(claw, receipt.session_id)
-        assert [entry.message["content"] for entry in log] == ["one", None, INTERRUPTED]
+        said = [entry.message["content"] for entry in log]
+        if is_cancelled:
+            assert (ended["name"], said[:3]) == ("turn.cancelled", ["one", None, INTERRUPTED])
+        else:
+            assert (ended["name"], said) == ("turn.finished", ["one", None, "done", "echo: one"])
+        provider._script[:] = [echo]
+        assert tool.ran == ["a"]
         assert await say(claw, "two", session_id=receipt.session_id) == "echo: two"
     assert illegal(provider.requests[-1]) is None
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from miniclaw import failpoints
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.core import Core
+from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Outcome, Progress
 from miniclaw.agent.replies import stopped_note, with_memory_line
 from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Pulled
-from miniclaw.errors import StorageError, StorageUnavailable
+from miniclaw.errors import StorageError
 from miniclaw.gateway.events import TurnFeed, event_frame
 from miniclaw.gateway.paced import PacedNews
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, format_time
@@ -22,29 +21,14 @@ from miniclaw.session.history import INTERRUPTED, NOT_BEGUN
 from miniclaw.session.models import PASSING, Entry, Session, Turn
 from miniclaw.session.outbox import Delivery
 
-__all__ = ["TurnEnding", "until_stored"]
+__all__ = ["TurnEnding"]
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 DAMAGED: Final[dict[str, Any]] = {
     "code": "internal",
     "message": "This conversation is damaged in the database; begin a new one, and see `miniclaw doctor`.",
 }
-MAX_WAIT_SECONDS: Final = 5.0
-"""Between two tries while storage is down."""
-
-
-async def until_stored(write: Callable[[], Awaitable[T]]) -> T:
-    """Repeat a write until storage takes it; the stop of the process, which cancels, ends the wait."""
-    wait = 0.1
-    while True:
-        try:
-            return await write()
-        except StorageUnavailable as error:
-            logger.error("storage is down, trying again in %.1f s: %s", wait, error)
-        await asyncio.sleep(wait)
-        wait = min(2 * wait, MAX_WAIT_SECONDS)
 
 
 def _command_reply(turn: Turn, outcome: Outcome) -> tuple[str, dict[str, Any]]:

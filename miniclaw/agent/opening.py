@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any, Final
 
 from miniclaw.agent.core import Core
-from miniclaw.agent.ending import until_stored
 from miniclaw.agent.incoming import load_images, take_in
+from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Progress, keep_steps
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.memory.context import Layer, SystemPromptBuilder, project_instructions

@@ -1,16 +1,18 @@
-"""How often and how long a request to a model is tried again."""
+"""How often and how long something is tried again: a request to a model, a write of storage."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, TypeVar
 
-from miniclaw.errors import ModelError
+from miniclaw.errors import ModelError, StorageUnavailable
 
-__all__ = ["Patience"]
+__all__ = ["Patience", "until_stored"]
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 TRIES: Final[Mapping[str, int]] = {
     **dict.fromkeys(("rate_limited", "server", "overloaded", "unreachable"), 3),
@@ -21,6 +23,22 @@ FIRST_PAUSE: Final = 0.5
 """Seconds before the second try where the server names none; doubled each time."""
 LONGEST: Final = 60.0
 """Seconds after which nothing is tried again: the user has waited long enough."""
+
+
+MAX_WAIT_SECONDS: Final = 5.0
+"""Between two tries while storage is down."""
+
+
+async def until_stored(write: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a write until storage takes it; a cancel, or the stop of the process, ends the wait."""
+    wait = 0.1
+    while True:
+        try:
+            return await write()
+        except StorageUnavailable as error:
+            logger.error("storage is down, trying again in %.1f s: %s", wait, error)
+        await asyncio.sleep(wait)
+        wait = min(2 * wait, MAX_WAIT_SECONDS)
 
 
 class Patience:

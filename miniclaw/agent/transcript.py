@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from miniclaw.agent.patience import until_stored
 from miniclaw.agent.providers import Message, ToolCall
 from miniclaw.agent.stream import parse_call
 from miniclaw.config import Clock
@@ -72,10 +73,10 @@ class SessionTranscript:
         return self._window.lower(self._model, limit, self.messages)
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
-        """Store the next step and show it in the loaded session."""
+        """Store the next step, as soon as storage takes it, and show it in the loaded session."""
         entry = Entry(self._turn_id, self._next, message, self._clock(), meta)
         self._next += 1
-        await self._sessions.append(self._session, [entry])
+        await until_stored(lambda: self._sessions.append(self._session, [entry]))
 
 
 def fingerprint(call: ToolCall) -> tuple[str, str]:

@@ -15,9 +15,10 @@ from miniclaw.agent.budget import Stop
 from miniclaw.agent.compactor import Ask, Compactor, ask_model
 from miniclaw.agent.core import Core
 from miniclaw.agent.delegate import PARENT, Parent
-from miniclaw.agent.ending import TurnEnding, until_stored
+from miniclaw.agent.ending import TurnEnding
 from miniclaw.agent.gate import TurnGate
 from miniclaw.agent.opening import TurnOpening
+from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Outcome, Pause, Progress, report, show_chunk, show_tool
 from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.agent.replies import limit_sentence, stopped_note
@@ -231,7 +232,7 @@ class TurnRunner:
             if not timer.expired():
                 raise
             finished = Finished(LLMResponse(), Stop("seconds"))
-            await self._c.sessions.refresh(session)
+            await until_stored(lambda: self._c.sessions.refresh(session))
         return self._finished(turn, feed, progress, finished)
 
     async def _layers(self, turn: Turn, session: Session, progress: Progress, tools: ToolBox) -> list[Layer]:
@@ -289,7 +290,7 @@ class TurnRunner:
         return Outcome("finished", data, {**response.to_message(), "content": text}, meta)
 
     async def _cancelled_outcome(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
-        await self._c.sessions.refresh(session)
+        await until_stored(lambda: self._c.sessions.refresh(session))
         text = feed.segment.rstrip()
         note = stopped_note(turn.text)
         message = {"role": "assistant", "content": f"{text}\n\n{note}" if text else note}

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from miniclaw import failpoints
-from miniclaw.agent.ending import until_stored
+from miniclaw.agent.patience import until_stored
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, DeliverySettings
 from miniclaw.errors import DeliveryError
@@ -21,6 +22,8 @@ from miniclaw.session.ports import Deliveries
 __all__ = ["Dispatcher"]
 
 logger = logging.getLogger(__name__)
+LONGEST_PLAN: Final = 3600.0
+"""Seconds to wait beyond which a former process must have had a false clock: no platform asks for more."""
 
 
 class Dispatcher:
@@ -166,11 +169,11 @@ class Dispatcher:
         logger.info("delivery %s sent", row.key)
 
     def _left(self, row: Delivery, conversation: tuple[str, str, str]) -> float:
-        """Seconds to its next try, no more than were planned if the clock was set back meanwhile."""
+        """Seconds to its next try, no more than were planned if the clock was set meanwhile."""
         left, now = row.next_at - self._clock(), asyncio.get_running_loop().time()
         if self._due.get(conversation, ("", 0.0))[0] != row.key:
-            is_back = self._clock() < row.created_at
-            most = self._settings.backoff(row.attempts) if is_back else left
+            is_false = self._clock() < row.created_at or left > max(LONGEST_PLAN, self._settings.retry_max)
+            most = self._settings.backoff(row.attempts) if is_false else left
             self._due[conversation] = row.key, now + min(left, most)
         return min(left, self._due[conversation][1] - now)
 
