@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -243,6 +245,34 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
             with pytest.raises(ModelError, match="cannot be reached") as raised:
                 await ask
             assert (raised.value.code, raised.value.retryable) == ("model_unreachable", True)
+
+
+WITHOUT_DESCRIPTORS = """
+import asyncio, resource, sys
+from miniclaw.agent.openai_provider import OpenAIProvider
+from miniclaw.errors import ModelError
+
+async def main():
+    usual = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for most in (3, *range(4, 12), usual[0]):
+        provider = OpenAIProvider(model="m", api_key="k", base_url="http://127.0.0.1:9/v1", max_retries=0)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, usual[1]))
+        try:
+            await provider.chat([{"role": "user", "content": "hi"}])
+        except ModelError as error:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+            print(error.retryable, error.kind, error)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_client_that_cannot_be_loaded_for_want_of_descriptors_is_tried_again() -> None:
+    command = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    assert {line.rpartition(" The ")[0] for line in lines} == {"True unreachable"}, lines
+    assert "could not be loaded" in lines[0] and "cannot be reached" in lines[-1]
 
 
 async def test_a_server_that_falls_silent_is_given_up() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from miniclaw.errors import ModelError
+
 if TYPE_CHECKING:
     import ssl
 
     from openai import AsyncOpenAI
 
-__all__ = ["new_client", "warm_up"]
+__all__ = ["new_client", "not_loaded", "warm_up"]
 
 
 def new_client(base_url: str | None, api_key: str, connect: float, read: float) -> AsyncOpenAI:
@@ -37,6 +39,16 @@ def warm_up() -> None:
 
     _ = openai.AsyncOpenAI, openai.AsyncStream, miniclaw.agent.transport
     _tls()
+
+
+def not_loaded() -> ModelError | None:
+    """Do what `warm_up` does; if it cannot be done just now, such as while no file can be opened, what to raise."""
+    try:
+        warm_up()
+    except (OSError, ImportError) as error:
+        sentence = f"The client of model servers could not be loaded ({error}); ask again."
+        return ModelError("model_error", sentence, kind="unreachable", retryable=True)
+    return None
 
 
 @cache

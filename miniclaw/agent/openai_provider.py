@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 from miniclaw.agent.adapt import fit_messages, fit_parameters, fit_tools, short_names
 from miniclaw.agent.answer import AnswerBuilder, cut_prompt
-from miniclaw.agent.client import new_client, warm_up
+from miniclaw.agent.client import new_client, not_loaded, warm_up
 from miniclaw.agent.failures import read_failure
 from miniclaw.agent.patience import Patience
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo, whole
@@ -133,6 +133,8 @@ class OpenAIProvider:
             await self._shared.pop().close()
 
     async def models(self) -> list[str]:
+        if (failure := not_loaded()) is not None:
+            raise failure
         import httpx2
         from openai import OpenAIError
 
@@ -158,11 +160,14 @@ class OpenAIProvider:
         self, messages: Sequence[Message], tools: Sequence[Message], *, shows: bool
     ) -> AsyncGenerator[LLMChunk, None]:
         """Send the request until there is an answer; again only while nothing of one was shown."""
+        patience, changes, is_shown = self._patience(), 0, False
+        while (failure := not_loaded()) is not None:
+            if not await patience.wait(failure):
+                raise failure
         import httpx2
         from openai import OpenAIError
 
         quirks = self._quirks.setdefault(self._model, Quirks())
-        patience, changes, is_shown = self._patience(), 0, False
         while True:
             request = self._request(messages, tools, quirks)
             try:
