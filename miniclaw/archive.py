@@ -214,7 +214,10 @@ def _swap(data_dir: Path) -> Path | None:
     aside = _new_aside(data_dir) if old else data_dir
     mark = data_dir / RESTORE_MARK
     part = mark.with_suffix(".part")
-    part.write_text(json.dumps({"aside": aside.name if old else "", "old": old}), encoding="utf-8")
+    with part.open("w", encoding="utf-8") as file:
+        json.dump({"aside": aside.name if old else "", "old": old}, file)
+        file.flush()
+        os.fsync(file.fileno())
     part.replace(mark)
     _finish(data_dir)
     return aside if old else None
