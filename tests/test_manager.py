@@ -302,6 +302,15 @@ async def test_a_fork_has_the_log_up_to_a_message_and_the_old_session_stays_as_i
         assert found is not None and found.metadata == {"title": "old", "model": "m"}
 
 
+async def test_a_fork_keeps_the_skills_and_their_limits(
+    manager: SessionManager, storage: SessionStorage
+) -> None:
+    session = await manager.get_or_create("ann", "web")
+    await manager.update(session, skills=["menu"], narrowed=["calculator"])
+    copy = await manager.fork(session, -1)
+    assert (copy.metadata["skills"], copy.metadata["narrowed"]) == (["menu"], ["calculator"])
+
+
 KILLED_IN_A_FORK = """
 import asyncio, os, sys, time
 from miniclaw.db import Database

@@ -428,6 +428,8 @@ async def test_a_skill_that_lacks_something_is_found_with_its_line_and_never_off
     assert lacks in finding.reason and finding.line == 6
     assert manager.prompt({"a"}, token_limit=500) == ""
     assert manager.match("hello") == [] and lacks in manager.rows()[0]["missing"]
+    lost = manager.rows(active=["gone"])[0]
+    assert (lost["name"], lost["active"]) == ("gone", True) and "switched off" in lost["missing"]
     with pytest.raises(SkillError, match="cannot be used"):
         manager.activate((), "a")
     result = await ToolRegistry(skill_tools(manager)).execute("load_skill", {"name": "a"})

@@ -164,13 +164,14 @@ class SessionManager:
             session.metadata, session.updated_at = kept, changed.updated_at
 
     async def fork(self, session: Session, position: int) -> Session:
-        """A new session of the same user with the log up to and with `position`; the old one stays as it is."""
+        """A new session of the same user with the log up to and with `position`, with its skills."""
         copy = await self._create(session.user_id, session.channel, copying=True)
         kept = [entry for entry in session.messages if entry.position <= position]
         for start in range(0, len(kept), PIECE):  # a long log must not keep everybody else waiting
             piece = kept[start : start + PIECE]
             await self.append(copy, [Entry(e.turn_id, e.step, e.message, e.at, e.meta) for e in piece])
         metadata: dict[str, Any] = {"title": session.title or None, "forked_from": session.session_id}
+        metadata |= {key: session.metadata.get(key) for key in ("skills", "narrowed")}
         is_whole = session.start == position + 1 == session.next_position  # cleared, and nothing said since
         if 0 < session.start <= position or (is_whole and position >= 0):
             # What the model does not see any more it does not see in the copy either.

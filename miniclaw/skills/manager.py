@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 BUNDLED: Final = Path(__file__).parent / "bundled"
 """The skills that come with miniClaw."""
-
 MATCHED_CHARS: Final = 8_000
 """Characters of a text that are looked at for matching skills."""
 ENOUGH_SHARED: Final = 6
@@ -238,7 +237,9 @@ class SkillManager:
     def rows(self, active: Collection[str] = (), text: str = "") -> Sequence[dict[str, Any]]:
         """All skills as lists show them: `missing` says why one cannot be used, `match` why `text` suggests it."""
         reasons = {skill.name: reason for skill, reason in self.match(text)}
-        return [
+        gone = "its file is gone or broken; the session keeps its tools until it is switched off"
+        shown = {"description": "", "version": "", "active": True, "missing": gone, "match": ""}
+        return [{"name": name, **shown} for name in sorted({*active} - self._skills.keys())] + [
             {
                 "name": skill.name,
                 "description": skill.description,
