@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from miniclaw import db
-from miniclaw.agent.providers import LLMResponse, Message
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import Script, ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.gateway.command_table import COMMANDS, read_command
@@ -304,6 +304,59 @@ async def test_a_turn_whose_beginning_cannot_be_stored_is_answered_once_it_can(
         assert (await outcome(claw, receipt.turn_id))["data"]["text"] == "echo: one"
         assert len(await log_of(claw, receipt.session_id)) == 2
         await eventually(lambda: claw.mailbox.load == {"running": 0, "waiting": 0})
+
+
+async def test_a_result_that_waits_for_storage_keeps_its_place_before_those_that_come_later(
+    tmp_path: Path, lock: Lock
+) -> None:
+    async def first() -> str:
+        lock.take()
+        return "first"
+
+    async def second() -> str:
+        await lock.release_after(2)  # the first one sleeps until its next try
+        return "second"
+
+    calls = (ToolCall.of("c1", "first", {"at": "1"}), ToolCall.of("c2", "second", {"at": "2"}))
+    provider = ScriptedProvider([LLMResponse(tool_calls=calls, finish="tool_calls"), echo])
+    async with running_claw(tmp_path, provider) as claw:
+        for name, run in (("first", first), ("second", second)):
+            claw.registry.register(Zap("read", run, name=name))
+        receipt = await send(claw, "one")
+        await outcome(claw, receipt.turn_id)
+        steps = await log_of(claw, receipt.session_id)
+    assert [(entry.step, entry.message["role"]) for entry in steps] == [
+        *((0, "user"), (1, "assistant"), (2, "tool"), (3, "tool"), (4, "assistant"))
+    ]
+    assert illegal(provider.requests[-1]) is None
+
+
+@pytest.mark.parametrize("stage", ["begin", "mark_started"])
+async def test_the_first_entry_and_the_mark_of_a_write_wait_for_storage(
+    tmp_path: Path, lock: Lock, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_claw(
+        tmp_path, ScriptedProvider([zap("a"), echo]), arguments={"approval.allow": ["zap"]}
+    ) as claw:
+        tool = Zap("write")
+        claw.registry.register(tool)
+        real = getattr(claw.turns, stage)
+
+        moments = [lock.take]
+
+        async def held(*given: Any, **named: Any) -> Any:
+            if stage == "begin":
+                begun = await real(*given, **named)
+            for take in moments:
+                moments.clear()
+                take()
+            return begun if stage == "begin" else await real(*given, **named)
+
+        monkeypatch.setattr(claw.turns, stage, held)
+        receipt = await send(claw, "one")
+        await lock.release_after(2)
+        assert (await outcome(claw, receipt.turn_id))["name"] == "turn.finished"
+        assert len(await log_of(claw, receipt.session_id)) == 4 and tool.ran == ["a"]
 
 
 @pytest.mark.parametrize("failures", [1, 3])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
+from miniclaw.agent.patience import until_stored
 from miniclaw.agent.policy import Verdict, verdict_of
 from miniclaw.agent.providers import ToolCall
 from miniclaw.agent.transcript import fingerprint
@@ -106,7 +107,7 @@ class ApprovalDesk:
 
     async def ask(self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str = "") -> State:
         """Commit the question, show it with what the tool says of the call, and wait for the answer."""
-        approval = await self._open(turn, call, summary)
+        approval = await until_stored(lambda: self._open(turn, call, summary))
         if approval.state != "asked":
             return approval.state
         self._summaries[approval.approval_id] = summary  # for one that is asked again after a restart
@@ -120,7 +121,7 @@ class ApprovalDesk:
             async with asyncio.timeout(max(0.0, left)):
                 state = await asyncio.shield(waiter)
         except TimeoutError:
-            state = await self._expire(approval.approval_id)
+            state = await until_stored(lambda: self._expire(approval.approval_id))
         finally:
             self._waiting.pop(approval.approval_id, None)
             self._summaries.pop(approval.approval_id, None)

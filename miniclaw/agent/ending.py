@@ -107,7 +107,7 @@ class TurnEnding:
         steps = session.steps_of(turn.turn_id)
         if not steps or turn.message["msg_type"] == MessageType.COMMAND:
             return []
-        moment, number = self._c.clock(), steps[-1].step
+        moment, number = self._c.clock(), max(entry.step for entry in steps)
         entries: list[Entry] = []
         for call in pending_calls(steps):
             only_asked = await self._c.turns.was_only_asked(turn.turn_id, call.id)

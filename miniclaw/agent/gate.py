@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from miniclaw.agent.approval import ApprovalDesk
+from miniclaw.agent.patience import until_stored
 from miniclaw.agent.providers import ToolCall
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import new_id, plain_text
@@ -82,7 +83,8 @@ class TurnGate:
             return INTERRUPTED
         refusal = await self._refusal(tool, call, risk)
         if refusal is None and not tool.idempotent:
-            await self._turns.mark_started(self._turn.turn_id, call.id, fence=self._fence)
+            mark = partial(self._turns.mark_started, self._turn.turn_id, call.id, fence=self._fence)
+            await until_stored(mark)
         return refusal
 
     async def _refusal(self, tool: Tool, call: ToolCall, risk: Risk) -> str | None:

@@ -44,9 +44,11 @@ class TurnOpening:
             if turn.channel == "timer":
                 await self._pass_over_old_runs(session)
             message, meta = await self._said(turn, progress)
-            await self._c.sessions.append(session, [Entry(turn.turn_id, 0, message, self._c.clock(), meta)])
+            entry = Entry(turn.turn_id, 0, message, self._c.clock(), meta)
+            await until_stored(lambda: self._c.sessions.append(session, [entry]))
             if not session.title:
-                await self._c.sessions.update(session, title=title_of(turn.text or message["content"]))
+                title = title_of(turn.text or message["content"])
+                await until_stored(lambda: self._c.sessions.update(session, title=title))
                 self._titled(session, turn)
         if recall := self._c.settings.memory.recall:
             search = partial(self._c.memory.search, turn.scope, turn.text, recall)
@@ -62,7 +64,7 @@ class TurnOpening:
         said = (e for e in session.messages if e.position >= session.start and e.message["role"] == "user")
         begins = [entry.position for entry in said]
         if len(begins) > RUNS:
-            await self._c.sessions.update(session, cleared=begins[-RUNS], summary=None)
+            await until_stored(lambda: self._c.sessions.update(session, cleared=begins[-RUNS], summary=None))
 
     async def _said(self, turn: Turn, progress: Progress) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """The text, and what is told of each file that came with it; and what a person sees of that."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +46,8 @@ class SessionTranscript:
         self._images = images
         steps = session.steps_of(turn.turn_id)
         self._steps = steps
-        self._next = steps[-1].step + 1 if steps else 0
+        self._next = max((entry.step for entry in steps), default=-1) + 1
+        self._order = asyncio.Lock()
 
     def messages(self) -> list[Message]:
         """System prompt and the legal history that fits the window, with its latest images."""
@@ -74,9 +76,10 @@ class SessionTranscript:
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         """Store the next step, as soon as storage takes it, and show it in the loaded session."""
-        entry = Entry(self._turn_id, self._next, message, self._clock(), meta)
-        self._next += 1
-        await until_stored(lambda: self._sessions.append(self._session, [entry]))
+        async with self._order:  # one that waits for storage keeps its place before those that come later
+            entry = Entry(self._turn_id, self._next, message, self._clock(), meta)
+            self._next += 1
+            await until_stored(lambda: self._sessions.append(self._session, [entry]))
 
 
 def fingerprint(call: ToolCall) -> tuple[str, str]:
