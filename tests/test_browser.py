@@ -168,7 +168,7 @@ async def test_two_tabs_of_one_session_stay_in_step(
         dictated.call("memory_delete", memory_id="mem_none")
         for tab in (one, two):
             await expect(tab.answer.locator(".approval")).to_be_visible()
-        await one.page.get_by_role("button", name="拒绝").click()
+        await one.page.get_by_role("button", name="本次对话都允许").click()
         for tab in (one, two):
             await expect(tab.answer.locator(".approval")).to_have_count(0)
         dictated.end("好吧。")
@@ -176,7 +176,7 @@ async def test_two_tabs_of_one_session_stay_in_step(
             await tab.ended(2)
             await expect(tab.turns.locator(".bubble")).to_have_text(["第一句", "第二句"])
             assert await tab.prose() == "正在说。\n\n还有\n\n好吧。"
-            await expect(tab.answer).to_contain_text("已拒绝：memory_delete")
+            await expect(tab.answer).to_contain_text("本次对话已允许：memory_delete")
         assert await one.answer.inner_html() == await two.answer.inner_html()
 
 

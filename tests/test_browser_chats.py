@@ -69,8 +69,23 @@ async def test_chats_are_found_renamed_forked_exported_and_deleted_with_a_way_ba
         assert "BLACK COFFEE" in path.read_text(encoding="utf-8")
         await choose(one, "black coffee", "删除")
         await expect(one.sessions).to_have_count(2)
+        await one.page.keyboard.press("Control+Shift+;")  # "copied", which takes no undo away
+        await expect(one.page.locator(".toast")).to_have_count(2)
         await one.page.get_by_role("button", name="撤销").click()
         await expect(one.sessions).to_have_count(3)
+        # The open chat is left at once, comes back where it is wanted again, and so it does when it is opened.
+        await one.page.get_by_role("link", name="black coffee").click()
+        await one.ended(1)
+        for wanted in (one.page.get_by_role("button", name="撤销").click, one.page.go_back):
+            await choose(one, "black coffee", "删除")
+            await expect(one.turns).to_have_count(0)
+            await wanted()
+            await one.ended(1)
+            await expect(one.page.locator("#sessions a[aria-current]")).to_have_text("black coffee")
+        await choose(one, "black coffee", "重命名")  # to nothing: then it is called like its first message
+        await dialog.get_by_label("标题").fill("")
+        await one.page.keyboard.press("Enter")
+        await expect(one.page.locator("#title")).to_have_text("black coffee")
         await choose(one, "black coffee", "删除")
         await one.page.reload()  # who leaves the page meant it
         for tab in (one, two):
@@ -144,6 +159,8 @@ async def test_a_slash_opens_the_commands_and_keys_lead_everywhere(
         await expect(sheet).to_have_count(0)
         await press("Control+k")
         await expect(tab.page.get_by_role("searchbox")).to_be_focused()
+        await tab.field.click()  # the list covers nothing where there is room beside it
+        await expect(tab.field).to_be_focused()
         await press("Control+Shift+O")
         await expect(tab.page.locator(".hello")).to_be_visible()
         await expect(tab.field).to_be_focused()

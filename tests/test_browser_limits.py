@@ -145,6 +145,12 @@ async def test_a_long_session_opens_at_its_end_loads_older_on_scrolling_and_keep
         await tab.page.evaluate("document.querySelector('#scroller').scrollTop = 40")
         await expect(tab.turns).not_to_have_count(25)
         await expect(anchor).to_be_in_viewport()
+        # A search leads to a message that is far up.
+        await tab.page.get_by_role("searchbox").fill("Question 150?")
+        await tab.page.locator("a.hit").click()
+        found = tab.turns.filter(has_text="Question 150?")
+        await expect(found).to_be_in_viewport()
+        await expect(found).to_contain_class("found")
         await load_all(tab.page, 250)
         tasks = await stream(tab.page, dictated, 2)
         assert max(tasks, default=0) < 400, "generous: `bench/web.py` tells what it is"

@@ -15,7 +15,7 @@ from miniclaw.errors import ModelError
 from tests.support.claw import running_claw
 
 if TYPE_CHECKING:
-    from tests.support.browser import Chromium, Tab
+    from tests.support.browser import Chromium, DictatedProvider, Tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -79,6 +79,37 @@ async def test_markdown_becomes_headings_tables_lists_links_and_code_that_can_be
                     assert await tab.page.evaluate("navigator.clipboard.readText()") == copied.strip()
                 await tab.page.reload()
                 await tab.ended(1)
+
+
+TOP_OF_LINE = """async line => {
+  await new Promise(requestAnimationFrame)
+  const nodes = document.createTreeWalker(document.querySelector(".answer pre"), NodeFilter.SHOW_TEXT)
+  const range = document.createRange()
+  while (nodes.nextNode()) {
+    const at = nodes.currentNode.data.indexOf(line)
+    if (at < 0) continue
+    range.setStart(nodes.currentNode, at)
+    return Math.round(range.getBoundingClientRect().top)
+  }
+}"""
+
+
+async def test_who_reads_in_an_open_code_block_stays_at_the_line_when_it_ends(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw) as tab:
+        await tab.send("code")
+        code = "".join(f"line {number} = {'a long line ' * (number % 20)}\n" for number in range(120))
+        dictated.say(f"Here:\n\n```text\n{code}")
+        await expect(tab.answer.locator(".open pre")).to_contain_text("line 119")
+        await tab.page.locator("#scroller").hover()
+        await tab.page.mouse.wheel(0, -900)
+        await expect(tab.page.locator("#latest")).to_be_visible()
+        await tab.page.evaluate("document.querySelector('#scroller').scrollTop = 900")
+        top = await tab.page.evaluate(TOP_OF_LINE, "line 50")
+        dictated.end("```\n\nThat was it.\n\n")
+        await tab.ended(1)
+        assert await tab.page.evaluate(TOP_OF_LINE, "line 50") == top
 
 
 async def _shows_markdown(tab: Tab) -> None:

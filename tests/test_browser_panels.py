@@ -120,6 +120,11 @@ class TwoModels(ScriptedProvider):
         return ["scripted", "other"]
 
 
+RENAME = """id => fetch(`./api/sessions/${id}`, {
+  method: "PATCH", headers: {"Content-Type": "application/json"}, body: JSON.stringify({title: "Other"})
+})"""
+
+
 async def test_usage_waiting_approvals_and_settings(tmp_path: Path, chromium: Chromium) -> None:
     used = Usage(input_tokens=1200, output_tokens=34, model="scripted", calls=1)
     call = ToolCall.of("call_1", "memory_delete", {"memory_id": "mem_none"})
@@ -136,7 +141,14 @@ async def test_usage_waiting_approvals_and_settings(tmp_path: Path, chromium: Ch
             await tab.page.locator("#sessions li button").click()
             await tab.page.keyboard.press("Escape")
             await expect(tab.page.get_by_role("menu")).to_have_count(0)
-            await panel.get_by_role("button", name="拒绝").click()
+            deny = panel.get_by_role("button", name="拒绝")
+            await deny.focus()
+            shown = await deny.element_handle()
+            (session,) = await claw.sessions.list("owner")
+            await tab.page.evaluate(RENAME, session.session_id)
+            await tab.page.wait_for_function("shown => !shown.isConnected", arg=shown)
+            await expect(deny).to_be_focused()
+            await deny.click()
             await expect(panel).to_contain_text("没有等待许可的调用")
             await expect(panel).to_contain_text("没有未送达的回答")
             await expect(tab.page.locator("#waiting")).to_have_text("")

@@ -93,7 +93,7 @@ class ApprovalDesk:
         self._settings = settings
         self._is_admin = is_admin
         self._clock = clock
-        self._waiting: dict[str, asyncio.Future[State]] = {}
+        self._waiting: dict[str, asyncio.Future[tuple[State, str]]] = {}
         self._summaries: dict[str, str] = {}
 
     async def rule(self, turn: Turn, tool: Tool, arguments: Mapping[str, Any], risk: Risk) -> Verdict:
@@ -106,26 +106,30 @@ class ApprovalDesk:
         return "allow" if await self._has_rule(turn, tool.name) else "ask"
 
     async def ask(self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str = "") -> State:
-        """Commit the question, show it with what the tool says of the call, and wait for the answer."""
+        """Commit the question, show it with what the tool says of the call, and wait for the answer.
+
+        `approval.resolved` tells the state as `decision`; of an approval also the `scope`: `once`, `session`, `always`.
+        """
         approval = await until_stored(lambda: self._open(turn, call, summary))
         if approval.state != "asked":
             return approval.state
         self._summaries[approval.approval_id] = summary  # for one that is asked again after a restart
         waiter = self._waiting.setdefault(approval.approval_id, asyncio.get_running_loop().create_future())
-        again = {"again": True} if approval.again else {}
+        again, scope = {"again": True} if approval.again else {}, ""
         feed.emit("approval.requested", {**approval.to_dict(), **again})
         try:
             left = min(
                 approval.expires_at - self._clock(), self._settings.timeout
             )  # the clock may be set back
             async with asyncio.timeout(max(0.0, left)):
-                state = await asyncio.shield(waiter)
+                state, scope = await asyncio.shield(waiter)
         except TimeoutError:
             state = await until_stored(lambda: self._expire(approval.approval_id))
         finally:
             self._waiting.pop(approval.approval_id, None)
             self._summaries.pop(approval.approval_id, None)
-        feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
+        told = {"scope": scope or "once"} if state == "approved" else {}
+        feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state, **told})
         return state
 
     async def decide(
@@ -146,7 +150,7 @@ class ApprovalDesk:
         approval = await self._decide(reference, user_id, decision, state)
         if approval is None:
             raise ProtocolError("approval_not_found", "There is no such open question; it may be answered.")
-        self.wake(approval.approval_id, state)
+        self.wake(approval.approval_id, state, decision)
         logger.info("approval %s of %s: %s", approval.approval_id, approval.tool, decision)
         return approval
 
@@ -230,11 +234,11 @@ class ApprovalDesk:
 
         return await self._db.write(operation)
 
-    def wake(self, approval_id: str, state: State) -> None:
-        """A question was answered, here or by another process."""
+    def wake(self, approval_id: str, state: State, scope: str) -> None:
+        """A question was answered, here or by another process; an empty `scope` is `once`."""
         waiter = self._waiting.get(approval_id)
         if waiter is not None and not waiter.done():
-            waiter.set_result(state)
+            waiter.set_result((state, scope))
 
 
 def _approval(row: Any, summary: str = "") -> Approval:

@@ -10,7 +10,7 @@ from miniclaw.errors import ProtocolError, SkillError
 from miniclaw.gateway.events import event_frame
 from miniclaw.gateway.pages import session_row
 from miniclaw.gateway.protocol import format_time
-from miniclaw.session.models import Session
+from miniclaw.session.models import Session, title_of
 from miniclaw.session.ports import TurnQueue
 
 __all__ = ["SessionActions"]
@@ -38,12 +38,18 @@ class SessionActions:
         return "running" if await self._mailbox.has_turns(session_id) else "idle"
 
     async def list(self, scope: str, query: str = "") -> dict[str, Any]:
-        """The sessions, the latest first; with a query the messages that hold it."""
-        if query:
-            hits = await self._c.search.search(scope, query)
-            return {"sessions": [], "hits": [asdict(hit) for hit in hits]}
+        """The sessions, the latest first, and whether there are `more`.
+
+        With a query those whose title holds it, and as `hits` the messages that do.
+        """
         found = await self._c.sessions.list(scope)
-        return {"sessions": [session_row(s, await self.phase(s.session_id)) for s in found[:LISTED]]}
+        if query:
+            found = [one for one in found if query.lower() in one.title.lower()]
+        rows = [session_row(s, await self.phase(s.session_id)) for s in found[:LISTED]]
+        listed: dict[str, Any] = {"sessions": rows, "more": len(found) > LISTED}
+        if query:
+            listed["hits"] = [asdict(hit) for hit in await self._c.search.search(scope, query)]
+        return listed
 
     async def whole(self, scope: str, session_id: str) -> Session:
         """The session with its log."""
@@ -56,7 +62,8 @@ class SessionActions:
     async def rename(self, scope: str, session_id: str, title: str) -> dict[str, Any]:
         """Give it a title; an empty one lets the first message be the title again."""
         session = await self.whole(scope, session_id)
-        title = " ".join(title.split())[:MAX_TITLE]
+        said = (entry.message.get("content") for entry in session.messages if entry.message["role"] == "user")
+        title = " ".join(title.split())[:MAX_TITLE] or title_of(str(next(said, "")))
         await self._c.sessions.update(session, is_use=False, title=title or None)
         return self._tell(scope, session_row(session, await self.phase(session_id)))
 

@@ -97,7 +97,7 @@ class RedisBackend:
                 runner.interrupt(told["turn_id"])
 
         async def answered(told: dict[str, Any]) -> None:
-            self.desk.wake(told["approval_id"], told["state"])
+            self.desk.wake(told["approval_id"], told["state"], told.get("scope", ""))
 
         async def people(told: dict[str, Any]) -> None:
             await self.identities.read()

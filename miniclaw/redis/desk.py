@@ -42,15 +42,17 @@ class RedisDesk(ApprovalDesk):
         self._settings = settings
         self._is_admin = is_admin
         self._clock = clock
-        self._waiting: dict[str, asyncio.Future[State]] = {}
+        self._waiting: dict[str, asyncio.Future[tuple[State, str]]] = {}
         self._summaries: dict[str, str] = {}
 
     async def look_again(self) -> None:
         """Wake the turns whose questions were answered while no message came through."""
         for approval_id in list(self._waiting):
-            state = await self._link.run("HGET", f"{self._link.prefix}a:{approval_id}", "state")
+            state, scope = await self._link.run(
+                "HMGET", f"{self._link.prefix}a:{approval_id}", "state", "scope"
+            )
             if state not in (None, "asked"):
-                self.wake(approval_id, cast("State", state))
+                self.wake(approval_id, cast("State", state), scope or "")
 
     async def open_for(self, user_id: str) -> list[Approval]:
         rows = await self._link.call("questions", *self._about(user_id))

@@ -549,13 +549,13 @@ register('decide', function(p, a)
       local found = redis.call('HGETALL', p .. 'a:' .. id)
       local q = fields(found)
       if q.state == 'asked' and may_answer(p, q, a[2], a[3]) then
-        redis.call('HSET', p .. 'a:' .. id, 'state', a[4])
+        redis.call('HSET', p .. 'a:' .. id, 'state', a[4], 'scope', a[5])
         redis.call('SREM', p .. 'asked', id)
         if a[5] ~= '' then
           local session = a[5] == 'session' and q.session_id or ''
           redis.call('SADD', p .. 'ar:' .. q.user_id, session .. US .. q.tool)
         end
-        redis.call('PUBLISH', p .. 'ctl', cjson.encode({kind = 'approval', approval_id = id, state = a[4]}))
+        redis.call('PUBLISH', p .. 'ctl', cjson.encode({kind = 'approval', approval_id = id, state = a[4], scope = a[5]}))
         return found
       end
     end

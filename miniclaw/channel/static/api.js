@@ -5,8 +5,7 @@ const TIMEOUT_MS = 20_000
 export class ApiError extends Error {
 	constructor(status, code, message) {
 		super(message)
-		this.status = status
-		this.code = code
+		Object.assign(this, {status, code})
 	}
 }
 

@@ -28,7 +28,7 @@ for (const [id, shape] of Object.entries({menu: "menu", "close-menu": "cross", "
 translate(document)
 
 const status = new Status(() => wire.retry())
-const sidebar = new Sidebar({opened: route, gone, seen: id => wire.command("seen", {session_id: id}).catch(() => {})})
+const sidebar = new Sidebar({opened: route, gone, found: position => (route(), current.find(position)), seen: id => wire.command("seen", {session_id: id}).catch(() => {})})
 const scroll = new ScrollKeeper($("scroller"), $("threads"), $("latest"))
 const composer = new Composer({send, stop, editLast: () => current.last?.edit()})
 const wire = new Wire({onEvent, onFailed, onState, isRefused})

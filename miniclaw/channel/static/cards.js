@@ -97,8 +97,7 @@ export class ToolPart {
 		this.state = state
 		this.element.dataset.state = state
 		const sign = {ok: "check", failed: "cross", unknown: "warn"}[state]
-		const text = h("span.offstage", {t: {ok: "toolOk", failed: "toolFailed", unknown: "toolUnknown", running: "toolRunning"}[state]})
-		this.#state.replaceChildren(sign ? icon(sign) : h("span.spinner"), text)
+		this.#state.replaceChildren(sign ? icon(sign) : h("span.spinner"), h("span.offstage", {t: `tool_${state}`}))
 		if (this.element.open) this.#fill()
 	}
 
@@ -109,7 +108,7 @@ export class ToolPart {
 		this.#body.replaceChildren(
 			h("h4", {t: "arguments"}),
 			...given,
-			...(result.length ? [h("h4", {t: this.state === "failed" ? "toolFailed" : "result"}), ...result] : [])
+			...(result.length ? [h("h4", {t: this.state === "failed" ? "tool_failed" : "result"}), ...result] : [])
 		)
 	}
 }
@@ -139,19 +138,12 @@ export class ReasoningPart {
 	}
 }
 
-const RESOLUTIONS = [
-	[/expire|timeout|cancel|^ $/, "approvalOver"],
-	[/den|reject|refuse|unattended/, "denied"],
-	[/session/, "approvedSession"],
-	[/always/, "approvedAlways"],
-	[/./, "approvedOnce"]
-]
+const RESOLUTIONS = {denied: "denied", unattended: "denied", once: "approvedOnce", session: "approvedSession", always: "approvedAlways"}
 
 /** Asks whether a call may run; `decide(decision)` is `once`, `session`, `always` or `deny`. */
 export class ApprovalPart {
 	#buttons = h("div.choices")
 	#problem = h("p.problem-text", {role: "alert"})
-	#chosen = ""
 
 	constructor(request, decide) {
 		this.id = request.approval_id
@@ -176,7 +168,6 @@ export class ApprovalPart {
 		this.#enable(false)
 		this.#problem.textContent = ""
 		try {
-			this.#chosen = choice
 			await decide(this.id, choice)
 		} catch (error) {
 			if (error.isLost) say(this.#problem, "unreachable")
@@ -194,10 +185,10 @@ export class ApprovalPart {
 	}
 
 	/** It was decided, here or elsewhere, or is of no use any more. */
-	resolve(decision = "") {
+	resolve(decision) {
 		if (this.isResolved) return
 		this.isResolved = true
-		const key = RESOLUTIONS.find(([pattern]) => pattern.test(`${decision} ${decision ? this.#chosen : ""}`))[1]
+		const key = RESOLUTIONS[decision] ?? "approvalOver"
 		this.element.className = "part note"
 		for (const attribute of ["role", "aria-label", "data-t-name"]) this.element.removeAttribute(attribute)
 		this.element.replaceChildren(icon(key.startsWith("approved") ? "check" : "cross"), h("span", {t: [key, {tool: this.tool}]}))

@@ -1,60 +1,30 @@
-/* What opens over the page: menus, forms, and short lines that go away. */
+/* What opens over the page: short lines that go away, and what comes when it is first needed. */
 
 import {$, announce, h, icon} from "./dom.js"
 import {name, say, t} from "./i18n.js"
 
 const TOAST_MS = 6_000
 
-/** A menu below a button; items are `[shape, key, run, style]`. */
-export function menu(anchor, label, items) {
-	const box = h("div.menu", {role: "menu", popover: "auto", label})
-	for (const [shape, key, run, style] of items) {
-		const chosen = () => {
-			box.hidePopover()
-			run()
-		}
-		box.append(h("button", {type: "button", role: "menuitem", class: style, onclick: chosen}, icon(shape), h("span", {t: key})))
-	}
-	box.addEventListener("toggle", ({newState}) => {
-		if (newState === "open") return
-		if (box.contains(document.activeElement) || document.activeElement === document.body) anchor.focus()
-		box.remove()
-	})
-	box.addEventListener("keydown", event => {
-		const step = {ArrowDown: 1, ArrowUp: -1}[event.key]
-		if (event.key === "Tab") box.hidePopover()
-		if (!step) return
-		event.preventDefault()
-		const all = [...box.children]
-		all.at((all.indexOf(document.activeElement) + step) % all.length).focus()
-	})
-	document.body.append(box)
-	box.showPopover()
-	const at = anchor.getBoundingClientRect()
-	box.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.offsetWidth - 8))}px`
-	box.style.top = `${at.bottom + box.offsetHeight > innerHeight - 8 ? Math.max(8, at.top - box.offsetHeight) : at.bottom + 4}px`
-	box.firstChild.focus()
-}
-
-/** A short line that goes away; with `undo` it can be taken back until `done` is called. */
+/**
+ * A short line that goes away, and at once when another comes. With `undo` it stays its time, and can be taken back
+ * until `done` is called: by its button, or by the function that is returned.
+ */
 export function toast(text, undo = null, done = () => {}) {
-	$("toasts").replaceChildren()
-	const line = h("div.toast", h("span", text))
+	if (!undo) $("toasts").querySelector(".plain")?.remove()
+	const line = h(undo ? "div.toast" : "div.toast.plain", h("span", text))
 	const end = how => {
 		clearTimeout(timer)
 		removeEventListener("pagehide", last)
-		observer.disconnect()
 		line.remove()
 		how()
 	}
 	const last = () => end(done)
 	if (undo) line.append(h("button", {type: "button", t: "undo", onclick: () => end(undo)}))
-	const observer = new MutationObserver(() => line.isConnected || last())
 	addEventListener("pagehide", last)
 	const timer = setTimeout(last, TOAST_MS)
 	$("toasts").append(line)
-	observer.observe($("toasts"), {childList: true})
 	announce(text)
+	return () => end(undo)
 }
 
 export const failed = error => toast(error.message || t("unreachable"))
@@ -79,5 +49,16 @@ export function flash(button, shape, key) {
 	}, 1_600)
 }
 
-/** Open a form of `forms.js`, which comes with the first one. */
-export const form = (...given) => import("./forms.js").then(({form: open}) => open(...given), () => failed({}))
+/** Styles of what comes later. */
+export function style(name) {
+	const link = h("link", {rel: "stylesheet", href: `./static/${name}.css`})
+	document.head.append(link)
+	return new Promise((resolve, reject) => Object.assign(link, {onload: resolve, onerror: () => reject(new TypeError())}))
+}
+
+/** Open a form or a menu of `forms.js`, which comes with the first one. */
+const later = name => (...given) => import("./forms.js").then(forms => forms[name](...given), () => failed({}))
+
+export const form = later("form")
+export const menu = later("menu")
+export const showShortcuts = later("showShortcuts")

@@ -29,12 +29,12 @@ export function ending(text, {usage, warning, used_memories: used = [], saved_me
 	return line
 }
 
-export function copyButton(text, label) {
-	const button = signButton("copy", label, async () => {
-		const copied = await copyText(text())
-		flash(button, copied ? "check" : "cross", copied ? "copied" : "copyFailed")
-	})
-	return button
+export const copyButton = (text, label) => signButton("copy", label, event => copyFrom(event.currentTarget, text()))
+
+/** Copy, and tell on the button how it went. */
+export async function copyFrom(button, text) {
+	const copied = await copyText(text)
+	flash(button, copied ? "check" : "cross", copied ? "copied" : "copyFailed")
 }
 
 function memories(key, list) {

@@ -1,8 +1,11 @@
-/* Dialogs: forms, and the sheet of keyboard shortcuts. Loaded when the first one opens. */
+/* Menus, forms, and the sheet of keyboard shortcuts. Loaded when the first one opens. */
 
-import {h} from "./dom.js"
+import {style} from "./dialogs.js"
+import {h, icon} from "./dom.js"
 import {t} from "./i18n.js"
 import {MAC} from "./keys.js"
+
+await style("forms").catch(() => {})
 
 const MAIN = MAC ? "⌘" : "Ctrl"
 const SHORTCUTS = [
@@ -16,6 +19,37 @@ const SHORTCUTS = [
 	[[MAIN, "Shift", ";"], "keyCopy"],
 	[[MAIN, "/"], "shortcuts"]
 ]
+
+/** A menu below a button; items are `[shape, key, run, style]`. */
+export function menu(anchor, label, items) {
+	const box = h("div.menu", {role: "menu", popover: "auto", label})
+	for (const [shape, key, run, style] of items) {
+		const chosen = () => {
+			box.hidePopover()
+			run()
+		}
+		box.append(h("button", {type: "button", role: "menuitem", class: style, onclick: chosen}, icon(shape), h("span", {t: key})))
+	}
+	box.addEventListener("toggle", ({newState}) => {
+		if (newState === "open") return
+		if (box.contains(document.activeElement) || document.activeElement === document.body) anchor.focus()
+		box.remove()
+	})
+	box.addEventListener("keydown", event => {
+		const step = {ArrowDown: 1, ArrowUp: -1}[event.key]
+		if (event.key === "Tab") box.hidePopover()
+		if (!step) return
+		event.preventDefault()
+		const all = [...box.children]
+		all.at((all.indexOf(document.activeElement) + step) % all.length).focus()
+	})
+	document.body.append(box)
+	box.showPopover()
+	const at = anchor.getBoundingClientRect()
+	box.style.left = `${Math.max(8, Math.min(at.left, innerWidth - box.offsetWidth - 8))}px`
+	box.style.top = `${at.bottom + box.offsetHeight > innerHeight - 8 ? Math.max(8, at.top - box.offsetHeight) : at.bottom + 4}px`
+	box.firstChild.focus()
+}
 
 /** A dialog around some elements; gone once it is closed. */
 export function sheet(title, ...children) {

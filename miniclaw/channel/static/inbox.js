@@ -2,10 +2,9 @@
 
 import {call, sessionPath} from "./api.js"
 import {ApprovalPart} from "./cards.js"
-import {failed} from "./dialogs.js"
+import {failed, showShortcuts} from "./dialogs.js"
 import {h} from "./dom.js"
 import {date, language, number, t, toggleLanguage} from "./i18n.js"
-import {showShortcuts} from "./keys.js"
 import {heading, list} from "./list.js"
 
 const DAYS = 14
@@ -14,7 +13,7 @@ const money = cost => (typeof cost === "number" ? `$${cost < 1 ? cost.toPrecisio
 async function loadUsage() {
 	const {usage} = await call("usage")
 	if (!usage.length) return [h("p.muted", {t: "noUsage"})]
-	const days = grouped(usage)
+	const days = Map.groupBy(usage, row => row.day)
 	const tokens = rows => rows.reduce((sum, row) => sum + row.input_tokens + row.output_tokens, 0)
 	const cost = rows => rows.reduce((sum, row) => (typeof row.cost === "number" ? (sum ?? 0) + row.cost : sum), null)
 	const most = Math.max(...[...days.values()].map(tokens))
@@ -29,12 +28,6 @@ async function loadUsage() {
 	})
 	const total = h("p.total", {t: ["usageTotal", {tokens: number(tokens(usage)), cost: money(cost(usage))}]})
 	return [total, ...parts]
-}
-
-function grouped(rows) {
-	const groups = new Map()
-	for (const row of rows) groups.set(row.day, [...(groups.get(row.day) ?? []), row])
-	return groups
 }
 
 async function loadInbox({refresh}) {
@@ -82,7 +75,7 @@ async function loadSettings({session, say, status}) {
 	const id = session()
 	const {model, models} = await call(`models${id ? `?${new URLSearchParams({ session_id: id })}` : ""}`).catch(error => (failed(error), {model: "", models: []}))
 	const names = [...new Set([model, ...models])].filter(Boolean)
-	const themes = ["system", "light", "dark"].map(one => [one, t({system: "themeSystem", light: "themeLight", dark: "themeDark"}[one]).replace(/^.*[:：] */, "")])
+	const themes = ["system", "light", "dark"].map(one => [one, t(`theme_${one}`).replace(/^.*[:：] */, "")])
 	const modelChoice = choice("modelOfChat", names.map(one => [one, one]), model, name => say(`/model ${name}`))
 	modelChoice.lastChild.disabled = !id || names.length < 2
 	return [

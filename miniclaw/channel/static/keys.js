@@ -1,6 +1,6 @@
 /* Keyboard shortcuts. */
 
-import {failed} from "./dialogs.js"
+import {showShortcuts} from "./dialogs.js"
 import {$} from "./dom.js"
 
 export const MAC = /Mac|iPhone|iPad/.test(navigator.platform)
@@ -17,5 +17,3 @@ export function listenForKeys(on) {
 		run()
 	})
 }
-
-export const showShortcuts = () => import("./forms.js").then(forms => forms.showShortcuts(), () => failed({}))

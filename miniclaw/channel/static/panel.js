@@ -1,6 +1,7 @@
 /* The panel beside the conversation: one frame for all lists, made from short descriptions in `panels.js`. */
 
 import {ApiError} from "./api.js"
+import {style} from "./dialogs.js"
 import {$, h, icon} from "./dom.js"
 import {loadTexts, t} from "./i18n.js"
 
@@ -76,7 +77,16 @@ export class Panel {
 			else if (!(error instanceof ApiError) && !error.code) throw error
 			body = [h("p.problem-text", {role: "alert"}, error.message || t("unreachable")), h("button", {type: "button", t: "retryNow", onclick: () => this.refresh()})]
 		}
-		if (kind === this.#kind && query === this.#query) $("panel-body").replaceChildren(...body.flat().filter(Boolean))
+		if (kind === this.#kind && query === this.#query) this.#show(body.flat().filter(Boolean))
+	}
+
+	/** What has the focus keeps it, where it is still there: the same button of the same thing. */
+	#show(body) {
+		const place = $("panel-body")
+		const sign = element => `${element.closest(".approval,.card,li")?.textContent}\n${element.textContent}`
+		const focused = place.contains(document.activeElement) && sign(document.activeElement)
+		place.replaceChildren(...body)
+		if (focused) ([...place.querySelectorAll("a,button,input,select,pre")].find(element => sign(element) === focused) ?? $("panel-title")).focus()
 	}
 
 	#typed(text) {
@@ -92,9 +102,6 @@ export class Panel {
 
 /** What the panels show comes when the first one opens. */
 async function load() {
-	const style = h("link", {rel: "stylesheet", href: "./static/panel.css"})
-	const isThere = new Promise((resolve, reject) => Object.assign(style, {onload: resolve, onerror: () => reject(new TypeError())}))
-	document.head.append(style)
-	const [{PANELS}, {INBOX}] = await Promise.all([import("./panels.js"), import("./inbox.js"), isThere, loadTexts("panel-texts")])
+	const [{PANELS}, {INBOX}] = await Promise.all([import("./panels.js"), import("./inbox.js"), style("panel"), loadTexts("panel-texts")])
 	return {...PANELS, ...INBOX}
 }

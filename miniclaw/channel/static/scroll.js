@@ -31,6 +31,13 @@ export class ScrollKeeper {
 		this.#stick()
 	}
 
+	/** Lead the reader to an element. */
+	show(element) {
+		this.#following = false
+		element.scrollIntoView()
+		this.#remember()
+	}
+
 	save() {
 		return {following: this.#following, top: this.scroller.scrollTop}
 	}

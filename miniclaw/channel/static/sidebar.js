@@ -7,12 +7,16 @@ import {language, t} from "./i18n.js"
 
 const DAY_MS = 86_400_000
 const TYPING_MS = 200
+/** Where the list is a drawer over the page; the style sheets say the same. */
+const narrow = matchMedia("(max-width: 52rem)")
 
 export class Sidebar {
 	#sessions = new Map()
 	#current = null
-	#leaving = new Set()
+	/** What brings back a chat that is about to be deleted. */
+	#leaving = new Map()
 	#hits = null
+	#hasMore = false
 	#timer = 0
 
 	constructor(on) {
@@ -28,10 +32,12 @@ export class Sidebar {
 			this.toggle(false)
 		})
 		addEventListener("visibilitychange", () => this.#look())
+		narrow.addEventListener("change", () => this.toggle(false))
 	}
 
 	async load() {
-		const {sessions} = await call("sessions")
+		const {sessions, more} = await call("sessions")
+		this.#hasMore = more
 		this.#sessions = new Map(sessions.map(session => [session.session_id, session]))
 		this.#look()
 		this.#draw()
@@ -41,10 +47,12 @@ export class Sidebar {
 		const before = this.#sessions.get(id)
 		if (changes.deleted) {
 			this.#sessions.delete(id)
+			this.#leaving.delete(id)
 			this.on.gone(id)
 			return this.#draw()
 		}
 		const session = {...before, session_id: id, updated_at: Date.now() / 1_000, ...changes}
+		if (changes.phase === "running") this.#leaving.get(id)?.()
 		if (!changes.title) session.title = before?.title || ""
 		if (before && before.phase !== "idle" && session.phase === "idle" && !("unread" in changes)) session.unread = true
 		this.#sessions.set(id, session)
@@ -54,6 +62,7 @@ export class Sidebar {
 
 	select(id) {
 		this.#current = id
+		this.#leaving.get(id)?.()
 		this.#look()
 		this.#draw()
 	}
@@ -67,7 +76,7 @@ export class Sidebar {
 	}
 
 	toggle(isOpen) {
-		if (document.body.classList.contains("drawer") === isOpen) return
+		if (document.body.classList.contains("drawer") === isOpen || (isOpen && !narrow.matches)) return
 		document.body.classList.toggle("drawer", isOpen)
 		$("main").inert = isOpen
 		$("menu").setAttribute("aria-expanded", isOpen)
@@ -89,7 +98,8 @@ export class Sidebar {
 		if (!query) return
 		this.#timer = setTimeout(async () => {
 			try {
-				const {hits} = await call(`sessions?${new URLSearchParams({ query })}`)
+				const {sessions, hits} = await call(`sessions?${new URLSearchParams({ query })}`)
+				for (const session of sessions) if (!this.#sessions.has(session.session_id)) this.#sessions.set(session.session_id, session)
 				if (query === $("search").value.trim()) this.#hits = hits
 				this.#draw()
 			} catch (error) {
@@ -103,18 +113,15 @@ export class Sidebar {
 		const sorted = [...this.#sessions.values()]
 			.filter(({session_id: id, title}) => !this.#leaving.has(id) && (!wanted || title?.toLowerCase().includes(wanted)))
 			.sort((a, b) => moment(b) - moment(a))
-		const groups = new Map()
+		const groups = Map.groupBy(sorted, session => (wanted ? "titles" : age(moment(session))))
 		const format = new Intl.DateTimeFormat(language(), {dateStyle: "medium", timeStyle: "short"})
-		for (const session of sorted) {
-			const key = wanted ? "titles" : age(moment(session))
-			groups.set(key, [...(groups.get(key) ?? []), session])
-		}
 		const list = $("sessions")
 		const focused = list.contains(document.activeElement) ? document.activeElement.closest("li")?.firstChild.hash : null
 		list.replaceChildren(...[...groups].flatMap(([key, sessions]) => this.#group(key, sessions.map(session => this.#row(session, format)))))
 		const found = (wanted && this.#hits?.filter(hit => !this.#leaving.has(hit.session_id))) || []
-		if (found.length) list.append(...this.#group("messages", found.map(hitRow)))
+		if (found.length) list.append(...this.#group("messages", found.map(hit => this.#hitRow(hit))))
 		if (!sorted.length && !found.length) list.append(h("p.muted", {t: wanted ? "noneFound" : "noChats"}))
+		if (this.#hasMore && !wanted) list.append(h("p.muted", {t: "moreChats"}))
 		if (focused) [...list.querySelectorAll("a")].find(link => link.hash === focused)?.focus()
 		$("waiting").textContent = this.waiting || ""
 	}
@@ -154,24 +161,37 @@ export class Sidebar {
 		this.on.opened()
 	}
 
+	/** Leave it at once; it goes when it is neither wanted back, nor opened, nor written to in the meantime. */
 	#delete(id, title) {
-		this.#leaving.add(id)
-		this.#draw()
+		const wasOpen = id === this.#current
 		const back = () => {
 			this.#leaving.delete(id)
 			this.#draw()
 		}
-		const remove = () =>
+		const undo = () => {
+			back()
+			if (wasOpen && !this.#current) location.hash = id
+		}
+		const remove = () => {
+			this.#leaving.set(id, () => {})
 			call(sessionPath(id), undefined, "DELETE", {keepalive: true}).then(
 				() => this.update(id, {deleted: true}),
 				error => (back(), failed(error))
 			)
-		toast(t("deleted", {title: title || t("untitled")}), back, remove)
+		}
+		this.#leaving.set(id, toast(t("deleted", {title: title || t("untitled")}), undo, remove))
+		if (wasOpen) this.on.gone(id)
+		this.#draw()
 	}
-}
 
-function hitRow({session_id: id, title, excerpt}) {
-	return [h("a.hit", {href: `#${id}`}, h("span.title", title || t("untitled")), h("span.muted", excerpt))]
+	#hitRow({session_id: id, title, excerpt, position}) {
+		const open = event => {
+			event.preventDefault()
+			location.hash = id
+			this.on.found(position)
+		}
+		return [h("a.hit", {href: `#${id}`, onclick: open}, h("span.title", title || t("untitled")), h("span.muted", excerpt))]
+	}
 }
 
 function moment({updated_at: at}) {

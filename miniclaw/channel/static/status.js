@@ -38,7 +38,7 @@ export class Status {
 	about({model = {}, user_id: user = "", version = ""}) {
 		this.version = `miniOpenClaw ${version}`
 		$("user").textContent = user
-		$("user").title = version ? `miniOpenClaw ${version}` : ""
+		$("user").title = this.version
 		$("model").textContent = model.demo ? "" : (model.name ?? "")
 		$("demo").hidden = !model.demo
 		$("demo-hint").textContent = model.hint ?? ""
@@ -81,6 +81,6 @@ export class Status {
 	#drawTheme() {
 		const choice = document.documentElement.dataset.choice
 		$("theme").replaceChildren(icon(choice))
-		name($("theme"), {system: "themeSystem", light: "themeLight", dark: "themeDark"}[choice])
+		name($("theme"), `theme_${choice}`)
 	}
 }

@@ -1,12 +1,17 @@
 /* A piece of answer text: finished blocks that never change again, and the open text behind them. */
 
-import {flash} from "./dialogs.js"
-import {copyText, h, icon} from "./dom.js"
+import {h, icon} from "./dom.js"
+import {copyFrom} from "./ending.js"
 import {soon} from "./paint.js"
+
+/** An open code block, with its language: it is shown like a closed one, so that closing it moves nothing. */
+const FENCE = /^(?:\s*\n)? {0,3}(?:`{3,}(?!.*`)|~{3,})[^\S\n]*(\S*).*\n/
 
 export class TextPart {
 	#node = document.createTextNode("")
 	#done = h("div.md")
+	#open = h("div.open", {"aria-live": "off"}, this.#node)
+	#head = null
 	#fresh = []
 	#added = ""
 	#replaced = false
@@ -15,7 +20,7 @@ export class TextPart {
 		this.text = text
 		this.count = blocks.length
 		this.open = open
-		this.element = h("div.part", this.#done, h("div.open", {"aria-live": "off"}, this.#node))
+		this.element = h("div.part", this.#done, this.#open)
 		this.#fresh = [...blocks]
 		this.#replaced = true
 		this.paint()
@@ -57,7 +62,14 @@ export class TextPart {
 			this.#done.append(...this.#fresh.map(fragment))
 			this.#fresh = []
 		}
-		if (this.#replaced || !this.#node.length) this.#node.data = this.open.replace(/^\s*\n/, "")
+		const [head, language] = FENCE.exec(this.open) ?? [null]
+		if (this.#replaced || head !== this.#head) {
+			this.#replaced = true
+			this.#head = head
+			this.#open.replaceChildren(head === null ? this.#node : h("pre", {"data-lang": language}, this.#node))
+			if (head !== null) frameCode(this.#open.firstChild)
+		}
+		if (this.#replaced || !this.#node.length) this.#node.data = head === null ? this.open.replace(/^\s*\n/, "") : this.open.slice(head.length)
 		else this.#node.appendData(this.#added)
 		this.#added = ""
 		this.#replaced = false
@@ -84,11 +96,8 @@ function fragment(html) {
 }
 
 function frameCode(pre) {
-	const button = h("button.quiet", {type: "button"}, icon("copy"), h("span", {t: "copy"}))
-	button.addEventListener("click", async () => {
-		const copied = await copyText(pre.textContent.replace(/\n$/, ""))
-		flash(button, copied ? "check" : "cross", copied ? "copied" : "copyFailed")
-	})
+	const copy = event => copyFrom(event.currentTarget, pre.textContent.replace(/\n$/, ""))
+	const button = h("button.quiet", {type: "button", onclick: copy}, icon("copy"), h("span", {t: "copy"}))
 	const frame = h("div.code")
 	pre.replaceWith(frame)
 	frame.append(h("div.code-head", h("span", pre.dataset.lang ?? ""), button), pre)

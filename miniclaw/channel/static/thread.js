@@ -6,6 +6,7 @@ import {h, icon} from "./dom.js"
 import {Turn, isTerminal} from "./turn.js"
 
 const CATCH_UP_PAUSE_MS = 400
+const SOUGHT_PAGES = 200
 
 export class Thread {
 	#turns = new Map()
@@ -17,12 +18,11 @@ export class Thread {
 	#first
 	#buffer = null
 	#again = false
+	#sought = null
+	#page = null
 	#knows = false
 
-	/**
-	 * @param place `{session}` of a chat that exists, or `{draft}` of one that begins with its first message
-	 * @param tools `{wire, outbox, scroll, onChange, quote(text), branch(thread, turn, text)}`
-	 */
+	/** The place is `{session}` of a chat that exists, or `{draft}` of one that begins with its first message. */
 	constructor({session = null, draft = null}, tools) {
 		Object.assign(this, {session, draft, tools, title: "", isStale: true, scrollPlace: null})
 		this.#older.addEventListener("click", () => this.#loadOlder())
@@ -38,8 +38,7 @@ export class Thread {
 
 	/** The turn that Stop means: the one that runs, else the first that waits. */
 	get active() {
-		const open = [...this.#turns.values()].filter(turn => !turn.hasEnded)
-		return open.find(turn => turn.attempt > 0) ?? open[0]
+		return this.#find(turn => !turn.hasEnded && turn.attempt > 0) ?? this.#find(turn => !turn.hasEnded)
 	}
 
 	echo(entry) {
@@ -53,7 +52,7 @@ export class Thread {
 	}
 
 	connectionChanged(isOpen) {
-		for (const turn of this.#echoes.values()) if (!turn.hasEnded) turn.wait(isOpen ? "sending" : "keptForLater")
+		for (const turn of this.#echoes.values()) turn.hasEnded || turn.wait(isOpen ? "sending" : "keptForLater")
 	}
 
 	accepted(entry, {turn_id: id, result = {}}) {
@@ -75,7 +74,6 @@ export class Thread {
 
 	refused(entry, error) {
 		const turn = this.#echoes.get(entry.id)
-		if (!turn) return
 		const discard = () => {
 			this.#echoes.delete(entry.id)
 			turn.element.remove()
@@ -86,7 +84,7 @@ export class Thread {
 			this.echo(this.tools.outbox.add(entry.text, this, entry.attachments))
 			this.tools.scroll.toEnd()
 		}
-		turn.refuse(error.message || error.code, again, discard)
+		turn?.refuse(error.message || error.code, again, discard)
 		this.tools.onChange(this)
 	}
 
@@ -103,8 +101,10 @@ export class Thread {
 	}
 
 	get last() {
-		return [...this.#turns.values()].find(turn => turn.element === this.#list.lastElementChild)
+		return this.#find(turn => turn.element === this.#list.lastElementChild)
 	}
+
+	#find = fits => [...this.#turns.values()].find(fits)
 
 	async positionOf(turn) {
 		const isOurs = message => message.role === "user" && message.turn_id === turn.id
@@ -114,13 +114,11 @@ export class Thread {
 	}
 
 	failed(error) {
-		const turn = [...this.#turns.values()].find(({sentAs}) => sentAs && sentAs === error.reply_to)
-		turn?.fail(error)
+		if (error.reply_to) this.#find(({sentAs}) => sentAs === error.reply_to)?.fail(error)
 	}
 
 	async cancel() {
-		const turn = this.active
-		if (turn) await this.tools.wire.command("cancel", {turn_id: turn.id})
+		if (this.active) await this.tools.wire.command("cancel", {turn_id: this.active.id})
 	}
 
 	/** Bring the chat up to date: subscribe and ask for the running turn, then read the log, then go on live. */
@@ -153,10 +151,29 @@ export class Thread {
 		}
 		for (const turn of loose.slice(-3)) this.#ask(turn).catch(() => (this.isStale = true))
 		this.tools.onChange(this)
+		this.#seek()
 		if (this.#again) {
 			this.#again = false
 			this.sync()
 		}
+	}
+
+	/** Lead to the turn of a message, and mark it, as soon as the log is there. */
+	find(position) {
+		this.#sought = position
+		this.#seek()
+	}
+
+	async #seek() {
+		if (this.#sought === null || !this.#knows || this.#buffer) return
+		const position = this.#sought
+		this.#sought = null
+		for (let pages = 0; position < this.#first && pages < SOUGHT_PAGES && !this.#problem.hasChildNodes(); pages++) await this.#loadOlder()
+		const turn = this.#find(({messages}) => messages?.some(message => message.position === position))
+		if (!turn || this.element.hidden) return
+		this.#list.querySelector(".found")?.classList.remove("found")
+		turn.element.classList.add("found")
+		this.tools.scroll.show(turn.element)
 	}
 
 	/** Subscribe, have the running turn sent as far as it is missing, and say which it is. */
@@ -191,13 +208,18 @@ export class Thread {
 	/** Put a page of the log in; of the running turn only what the user said, the rest comes as events. */
 	#merge(page, running) {
 		const groups = byTurn(page.messages)
-		if (page.more && this.#knows && ![...groups.keys()].some(id => this.#turns.has(id))) this.#forget()
+		if (page.more && this.#knows && ![...groups.keys()].some(id => this.#turns.has(id))) {
+			for (const turn of this.#turns.values()) turn.element.remove()
+			this.#turns.clear()
+			this.#knows = false
+		}
 		if (!this.#knows) this.#noteFirst(page)
 		let previous = null
 		const newest = [...groups.keys()].at(-1)
 		for (const [id, messages] of groups) {
 			const turn = this.#turns.get(id) ?? this.#append(id, previous)
 			previous = turn
+			turn.messages ??= messages
 			if (turn.hasEnded && !turn.isDirty) continue
 			turn.messages = messages
 			if (id === running) {
@@ -219,19 +241,20 @@ export class Thread {
 		return turn
 	}
 
-	async #loadOlder() {
-		if (this.#older.disabled) return
-		this.#older.disabled = true
+	#loadOlder() {
+		return (this.#page ??= this.#readOlder().finally(() => (this.#page = null)))
+	}
+
+	async #readOlder() {
 		try {
 			const page = await getMessages(this.session, this.#first)
-			const anchor = this.#list.firstElementChild
+			this.#fail(null)
 			this.#setBusy(true)
-			this.tools.scroll.holding(anchor, () => this.#prepend(page))
+			this.tools.scroll.holding(this.#list.firstElementChild, () => this.#prepend(page))
 		} catch (error) {
 			this.#fail(error)
 		}
 		this.#setBusy(false)
-		this.#older.disabled = false
 	}
 
 	#prepend(page) {
@@ -251,43 +274,25 @@ export class Thread {
 		this.#older.hidden = !page.more
 	}
 
-	#forget() {
-		for (const turn of this.#turns.values()) turn.element.remove()
-		this.#turns.clear()
-		this.#knows = false
-	}
 
 	/** What comes from the log is not read out as if it were said now. */
-	#setBusy(isBusy) {
-		this.element.setAttribute("aria-busy", isBusy)
-	}
+	#setBusy = isBusy => this.element.setAttribute("aria-busy", isBusy)
 
 	#fail(error) {
 		this.#problem.replaceChildren()
 		if (!error) return
 		this.#loading.hidden = true
-		const isMissing = error.status === 404 || error.code === "session_not_found"
-		const text = isMissing
+		const text = error.status === 404 || error.code === "session_not_found"
 			? [h("strong", {t: "chatMissing"}), h("span", {t: "chatMissingMore"})]
 			: [h("span", {t: ["loadFailed", {reason: error.message || error.code}]}), h("button", {type: "button", t: "retryNow", onclick: () => this.sync()})]
 		this.#problem.append(icon("warn"), h("div", ...text))
 	}
 
 	#on = {
-		decide: (approvalId, decision) =>
-			decision === "deny"
-				? this.tools.wire.command("deny", {approval_id: approvalId})
-				: this.tools.wire.command("approve", {approval_id: approvalId, scope: decision}),
+		decide: (id, scope) => this.tools.wire.command(...(scope === "deny" ? ["deny", {approval_id: id}] : ["approve", {approval_id: id, scope}])),
 		quote: text => this.tools.quote(text),
 		branch: (turn, text) => this.tools.branch(this, turn, text).catch(failed)
 	}
 }
 
-function byTurn(messages) {
-	const groups = new Map()
-	for (const message of messages) {
-		const id = message.turn_id ?? `log_${message.position}`
-		groups.set(id, [...(groups.get(id) ?? []), message])
-	}
-	return groups
-}
+const byTurn = messages => Map.groupBy(messages, message => message.turn_id ?? `log_${message.position}`)

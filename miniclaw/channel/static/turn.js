@@ -176,7 +176,7 @@ export class Turn {
 			case "approval.requested":
 				return this.#ask(data)
 			case "approval.resolved":
-				this.#answer.find(data.approval_id)?.resolve(data.decision)
+				this.#answer.find(data.approval_id)?.resolve(data.scope ?? data.decision)
 				return this.#run("working")
 			default:
 				return isTerminal(name) && this.#finish(name, data)

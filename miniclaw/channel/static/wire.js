@@ -29,16 +29,11 @@ export class Wire {
 	#lastFrame = 0
 
 	/**
-	 * @param onEvent called with the payload of each event that answers no request
-	 * @param onFailed called with the error of a command that had been queued
-	 * @param onState called with `{name: connecting|open|waiting|refused, retryAt?}`
-	 * @param isRefused asks over HTTP whether we are signed out: a browser hides why an upgrade failed
+	 * `on` has `onEvent(payload)` for events that answer no request, `onFailed(error)` of a queued command,
+	 * `onState({name: connecting|open|waiting|refused, retryAt?})`, and `isRefused()`: a browser hides why an upgrade failed.
 	 */
-	constructor({onEvent, onFailed, onState, isRefused}) {
-		this.onEvent = onEvent
-		this.onFailed = onFailed
-		this.onState = onState
-		this.isRefused = isRefused
+	constructor(on) {
+		Object.assign(this, on)
 		this.state = {name: "connecting"}
 		setInterval(() => this.#watch(), 5_000)
 		addEventListener("online", () => this.retry())
