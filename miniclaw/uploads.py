@@ -38,6 +38,10 @@ RECEIVE_SECONDS: Final = 600.0
 READ_SECONDS: Final = 20.0
 """How long the text of a document may take."""
 PIECE: Final = 65_536
+TURNING: Final = dict.fromkeys(
+    (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"
+)
+"""What turns the direction of text, so that `gpj.exe` reads `exe.jpg` (Unicode, UAX 9)."""
 FORM_BYTES: Final = 4_096
 """What the form adds to the file, at most about."""
 
@@ -113,7 +117,8 @@ class Uploads:
                 file.write(piece)
         if not size:
             raise ProtocolError("bad_message", "The file is empty.")
-        return " ".join(plain_text(PurePosixPath(part.filename.replace("\\", "/")).name).split())[:200]
+        name = PurePosixPath(part.filename.replace("\\", "/")).name.translate(TURNING)
+        return " ".join(plain_text(name).split())[:200]
 
     async def _keep(self, user_id: str, name: str, temporary: Path) -> FileRef:
         data = await asyncio.to_thread(temporary.read_bytes)

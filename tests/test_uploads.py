@@ -374,3 +374,9 @@ def test_the_responses_api_gets_images_by_its_own_names() -> None:
             ],
         }
     ]
+
+
+async def test_a_name_that_turns_the_direction_of_text_shows_its_real_ending(tmp_path: Path) -> None:
+    async with FakeModel() as model, gateway(tmp_path, model) as (_, person, _, _):
+        status, told = await person.upload(b"text", "photo\u202egpj.txt")
+        assert (status, told["name"]) == (201, "photo\ufffdgpj.txt")
