@@ -13,6 +13,7 @@ import pytest
 
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.gateway import session_actions
 from miniclaw.session.models import Usage
 from miniclaw.skills.models import Skill
 from tests.support.agent import outcome, send
@@ -36,7 +37,7 @@ async def call(http: aiohttp.ClientSession, method: str, url: str, **options: An
 
 
 async def test_a_session_is_titled_by_its_first_line_renamed_found_forked_exported_and_deleted(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = ScriptedProvider([echo, echo, echo])
     async with running_claw(tmp_path, provider, web=True) as claw:
@@ -50,7 +51,10 @@ async def test_a_session_is_titled_by_its_first_line_renamed_found_forked_export
 
             _, renamed = await call(http, "PATCH", f"{base}/{session_id}", json={"title": "  茶 \n 道 "})
             assert renamed["title"] == "茶 道"
+            assert (await client.command("rename", {"title": " "}))["title"] == "龙井茶怎么泡"
             assert (await client.command("rename", {"title": "茶道"}))["title"] == "茶道"
+            found = await client.command("sessions", {"query": "茶道"})
+            assert [row["session_id"] for row in found["sessions"]] == [session_id] and found["hits"] == []
 
             for query in ("龙井", "怎么", "HOW LONG"):
                 _, found = await call(http, "GET", f"{base}?query={query}")
@@ -59,6 +63,10 @@ async def test_a_session_is_titled_by_its_first_line_renamed_found_forked_export
 
             status, fork = await call(http, "POST", f"{base}/{session_id}/fork", json={"position": 1})
             assert status == 201 and fork["title"] == "茶道"
+            assert (await client.command("sessions"))["more"] is False
+            monkeypatch.setattr(session_actions, "LISTED", 1)
+            listed = await client.command("sessions")
+            assert len(listed["sessions"]) == 1 and listed["more"] is True
             await client.say("something else", session_id=fork["session_id"])
             _, page = await call(http, "GET", f"{base}/{fork['session_id']}/messages")
             assert [m["content"] for m in page["messages"]] == [
