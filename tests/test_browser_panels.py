@@ -139,6 +139,7 @@ async def test_usage_waiting_approvals_and_settings(tmp_path: Path, chromium: Ch
             panel = await opened(tab, "待办")
             await tab.page.locator("#sessions li").hover()
             await tab.page.locator("#sessions li button").click()
+            await expect(tab.page.get_by_role("menu")).to_be_visible()
             await tab.page.keyboard.press("Escape")
             await expect(tab.page.get_by_role("menu")).to_have_count(0)
             deny = panel.get_by_role("button", name="拒绝")
