@@ -235,6 +235,9 @@ async def test_files_are_pasted_dropped_taken_back_and_sent_with_the_message(
             await expect(chips).to_have_count(4)
             await tab.page.get_by_role("button", name="移除 b.txt").click()
             await expect(chips).to_have_count(3)
+            await tab.field.press("Enter")  # nothing leaves while a file is missing
+            await expect(tab.page.locator(".toast")).to_contain_text("先移除")
+            await tab.page.get_by_role("button", name="移除 evil.exe").click()
             await tab.field.press("Enter")
             await expect(chips).to_have_count(0)
             await expect(tab.turns.last.locator(".chip")).to_have_text(["<b>a</b>.txt", "c.md"])

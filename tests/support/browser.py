@@ -202,6 +202,8 @@ async def _open(context: BrowserContext, problems: list[str], excuse: str | None
             problems.append(f"console: {message.text}")
 
     async def asked(dialog: Dialog) -> None:
+        if dialog.type == "beforeunload":
+            return await dialog.accept()  # messages wait to be sent: the tab leaves all the same
         problems.append(f"dialog: {dialog.message}")
         await dialog.dismiss()
 

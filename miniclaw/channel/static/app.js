@@ -3,7 +3,7 @@
 import {call} from "./api.js"
 import {Composer, hello} from "./composer.js"
 import {failed, toast} from "./dialogs.js"
-import {$, copyText, icon, newId} from "./dom.js"
+import {$, copyText, icon, newId, ownedBy} from "./dom.js"
 import {t, translate} from "./i18n.js"
 import {listenForKeys} from "./keys.js"
 import {Outbox} from "./outbox.js"
@@ -17,10 +17,18 @@ import {Wire} from "./wire.js"
 const KEPT_THREADS = 12
 const FIRST_CONNECT_MS = 700
 const TITLE_CHARACTERS = 60
+const ASK_AGAIN_MS = 3_000
+const BARE = location.pathname + location.search
 
 const threads = new Map()
 let current = null
 let wasOpen = false
+/** The question who is signed in, with this connection. */
+let identity = null
+let isKnown = false
+let isBranching = false
+/** Which session a draft has become: its address may still stand in the history. */
+const moved = new Map()
 
 for (const [id, shape] of Object.entries({menu: "menu", "close-menu": "cross", "new-chat": "plus", "new-chat-narrow": "plus", latest: "down"})) {
 	$(id).prepend(icon(shape))
@@ -35,7 +43,7 @@ const wire = new Wire({onEvent, onFailed, onState, isRefused})
 const outbox = new Outbox(wire, {
 	session: (draft, id) => adopt(draft, id),
 	accepted: (entry, receipt) => accepted(entry, receipt),
-	refused: (entry, error) => threadOf(entry)?.refused(entry, error)
+	refused: entry => threadOf(entry)?.refused(entry)
 })
 const tools = {wire, outbox, scroll, onChange: changed, quote: text => composer.quote(text), branch}
 const panel = new Panel({wire, status, session: () => current?.session, say: text => send(text)})
@@ -47,24 +55,59 @@ addEventListener("popstate", route)
 document.addEventListener("miniclaw:language", () => showTitle())
 for (const id of ["new-chat", "new-chat-narrow"]) $(id).addEventListener("click", newChat)
 $("sessions").addEventListener("click", event => event.target.closest("a") && sidebar.toggle(false))
+document.querySelector(".skip").addEventListener("click", event => {
+	event.preventDefault()
+	composer.focus()
+})
 $("panels").addEventListener("click", () => sidebar.toggle(false))
 
 wire.retry()
-call("status").then(about => status.about(about), () => {})
 sidebar.load().catch(() => {})
-if (!location.hash && outbox.adopted) history.replaceState(null, "", `#${outbox.adopted}`)
 route()
+identify()
 
-/** The address names the chat: `#ses_…`, or nothing for one that begins. */
+/** Who is signed in, asked again with each connection: only then is known whose words may be shown and sent. */
+function identify() {
+	identity ??= call("status").then(known, () => {
+		identity = null
+		if (wire.isOpen) setTimeout(identify, ASK_AGAIN_MS)
+	})
+	return identity
+}
+
+function known(about) {
+	if (!ownedBy(about.user_id)) {
+		outbox.leave()
+		return location.reload()
+	}
+	status.about(about)
+	outbox.open()
+	composer.known()
+	for (const thread of threads.values()) thread.echoAll()
+	if (!isKnown && current.draft && current.isEmpty && (outbox.place ?? place())) {
+		history.replaceState(null, "", outbox.place ? `#${outbox.place}` : BARE)
+		open(place() ?? newId("draft"))
+	}
+	isKnown = true
+}
+
+/** The address names the chat: `#ses_…`, `#draft_…` for one whose first message waits, else one that begins. */
+function place() {
+	return /^#((?:ses|draft)_\w+)$/.exec(location.hash)?.[1]
+}
+
 function route() {
-	const session = decodeURIComponent(location.hash.slice(1)) || null
-	if (!session) return show(threads.get("draft") ?? begin({draft: outbox.draft ?? newId("draft")}))
-	return show(threads.get(session) ?? begin({session}))
+	const id = moved.get(place()) ?? place()
+	if (id || !current?.draft || !current.isEmpty) open(id ?? newId("draft"))
+}
+
+function open(id) {
+	show(threads.get(id) ?? begin(id.startsWith("ses") ? {session: id} : {draft: id}))
 }
 
 function begin(place) {
 	const thread = new Thread(place, tools)
-	threads.set(place.session ?? "draft", thread)
+	threads.set(place.session ?? place.draft, thread)
 	thread.element.hidden = true
 	$("threads").append(thread.element)
 	return thread
@@ -97,15 +140,16 @@ function bringUpToDate(thread) {
 
 function newChat() {
 	sidebar.toggle(false)
-	history.pushState(null, "", location.pathname + location.search)
+	history.pushState(null, "", BARE)
 	route()
 	composer.focus()
 }
 
 function adopt(draft, session) {
-	const thread = threads.get("draft")
-	if (thread?.draft !== draft) return
-	threads.delete("draft")
+	moved.set(draft, session)
+	const thread = threads.get(draft)
+	if (!thread) return
+	threads.delete(draft)
 	threads.set(session, thread)
 	Object.assign(thread, {session, draft: null, isStale: false})
 	const first = outbox.of({session})[0]?.text ?? ""
@@ -125,15 +169,14 @@ function accepted(entry, receipt) {
 }
 
 function threadOf({session, draft}) {
-	const thread = threads.get(session ?? "draft")
-	return session || thread?.draft === draft ? thread : undefined
+	return threads.get(session ?? draft)
 }
 
 function forgetOldThreads() {
-	const idle = [...threads.values()].filter(thread => thread !== current && thread.session && !thread.active)
+	const idle = [...threads.values()].filter(thread => thread !== current && !thread.active && !(thread.draft && outbox.of(thread).length))
 	for (const thread of idle.slice(0, Math.max(0, threads.size - KEPT_THREADS))) {
 		thread.element.remove()
-		threads.delete(thread.session)
+		threads.delete(thread.session ?? thread.draft)
 	}
 }
 
@@ -141,18 +184,28 @@ function gone(id) {
 	const thread = threads.get(id)
 	threads.delete(id)
 	thread?.element.remove()
-	if (thread && thread === current) newChat()
+	if (!thread || thread !== current) return
+	composer.rename()
+	newChat()
 }
 
 async function branch(thread, turn, text) {
-	await sidebar.fork(thread.session, (await thread.positionOf(turn)) - 1)
-	send(text)
-	toast(t("branched"))
+	if (isBranching) return
+	isBranching = true
+	try {
+		const {position, attachments} = await thread.messageOf(turn)
+		await sidebar.fork(thread.session, position - 1)
+		send(text, attachments)
+		toast(t("branched"))
+	} finally {
+		isBranching = false
+	}
 }
 
 function send(text, attachments = []) {
 	current.echo(outbox.add(text, current, attachments))
 	if (current.session) sidebar.update(current.session, {})
+	else history.replaceState(null, "", `#${current.draft}`)
 	scroll.toEnd()
 }
 
@@ -192,6 +245,10 @@ function onFailed(error) {
 function onState(state) {
 	status.connection(state)
 	for (const thread of threads.values()) thread.connectionChanged(state.name === "open")
+	if (state.name === "waiting") {
+		identity = null
+		outbox.hold()
+	}
 	if (state.name !== "open") return
 	for (const thread of threads.values()) {
 		if (wasOpen && (thread === current || thread.active)) thread.sync()
@@ -200,7 +257,7 @@ function onState(state) {
 	if (!wasOpen && current?.session) current.sync()
 	if (wasOpen) sidebar.load().catch(() => {})
 	wasOpen = true
-	outbox.flush()
+	identify().then(() => outbox.flush())
 }
 
 async function isRefused() {

@@ -1,7 +1,7 @@
 /* Where one writes: several lines, safe with input methods, a draft and files for each chat. */
 
-import {failed} from "./dialogs.js"
-import {$, h, icon, local} from "./dom.js"
+import {failed, toast} from "./dialogs.js"
+import {$, h, icon, local, tab} from "./dom.js"
 import {t} from "./i18n.js"
 
 export class Composer {
@@ -9,6 +9,7 @@ export class Composer {
 	#slash = null
 	#files = null
 	#coming = null
+	#isKnown = false
 
 	/** `on` has `send(text, attachments)`, `stop()` and `editLast()`. */
 	constructor(on) {
@@ -23,9 +24,11 @@ export class Composer {
 		$("attach").addEventListener("click", () => $("file").click())
 		$("file").addEventListener("change", () => this.#add($("file").files))
 		this.field.addEventListener("paste", event => {
-			if (!event.clipboardData.files.length) return
+			const {files, types} = event.clipboardData
+			// Cells of a spreadsheet come as text, and as a picture of it.
+			if (!files.length || (types.includes("text/html") && types.includes("text/plain"))) return
 			event.preventDefault()
-			this.#add(event.clipboardData.files)
+			this.#add(files)
 		})
 		$("composer").addEventListener("submit", event => {
 			event.preventDefault()
@@ -42,19 +45,61 @@ export class Composer {
 
 	open(key) {
 		this.#key = key ?? "new"
-		this.field.value = local.get(`draft.${this.#key}`, "")
+		this.field.value = ""
 		this.#files?.open(this.#key)
 		this.#slash?.close()
+		this.#load()
+	}
+
+	/** It is known whose drafts may be shown; what has been written meanwhile stays. */
+	known() {
+		if (this.#isKnown) return
+		this.#isKnown = true
+		this.#load()
+	}
+
+	/** The chat has got its session, or (no key) is gone: what is being written stays, above what was written there. */
+	rename(key = "new") {
+		const from = this.#key
+		const draft = this.#draft
+		if (key === "new" && !draft.text && !draft.files.length) return
+		this.#keep(from, {text: "", files: []})
+		this.#key = key
+		const there = this.#stored
+		if (there?.text) this.field.value = [draft.text, there.text].filter(Boolean).join("\n\n")
+		this.#files?.rename(from, key)
+		if (there?.files.length) this.#add(there.files)
+		this.#changed()
+	}
+
+	get #draft() {
+		return {text: this.field.value, files: this.#files?.kept ?? tab.get(`draft.${this.#key}`)?.files ?? []}
+	}
+
+	/** The tab's own draft comes first; of another tab's, a new tab begins with a copy. */
+	get #stored() {
+		const key = `draft.${this.#key}`
+		const own = tab.get(key)
+		if (!own) tab.set(key, local.get(key))
+		return tab.get(key)
+	}
+
+	#load() {
+		const draft = this.#stored
+		if (!this.field.value) this.field.value = draft?.text ?? ""
+		if (draft?.files.length) this.#add(draft.files)
 		this.#fit()
 		this.#enable()
 	}
 
-	/** The chat has got its session: what is being written stays. */
-	rename(key) {
-		local.set(`draft.${this.#key}`, null)
-		this.#files?.rename(this.#key, key)
-		this.#key = key
-		this.#changed()
+	/** What another tab has written last in this chat is not ours to clear. */
+	#keep(name, draft) {
+		if (!this.#isKnown) return
+		const key = `draft.${name}`
+		const before = JSON.stringify(tab.get(key))
+		tab.set(key, draft)
+		if (draft.text || draft.files.length) local.set(key, draft)
+		else if (JSON.stringify(local.get(key)) === before) local.set(key, null)
 	}
 
 	set isRunning(isRunning) {
@@ -93,6 +138,7 @@ export class Composer {
 
 	#submit() {
 		const files = this.#ready
+		if (this.#files?.hasFailed) return toast(t("fileFailed"))
 		const text = sound(this.field.value).trim() || (files?.length ? t("seeFiles") : "")
 		if (!text || !files) return
 		this.field.value = ""
@@ -102,13 +148,13 @@ export class Composer {
 	}
 
 	#changed() {
-		local.set(`draft.${this.#key}`, this.field.value)
+		this.#keep(this.#key, this.#draft)
 		this.#commands()
 		this.#fit()
 		this.#enable()
 	}
 
-	/** The files to be sent with the message, or nothing while one is on its way. */
+	/** The files to be sent with the message, or nothing while one is on its way or has failed. */
 	get #ready() {
 		return this.#files ? this.#files.ready : this.#coming ? null : []
 	}
@@ -123,13 +169,13 @@ export class Composer {
 	}
 
 	/** What is needed for files comes with the first one. */
-	async #add(list) {
+	async #add(list, key = this.#key) {
 		const given = [...list]
 		$("file").value = ""
 		try {
 			const {Files} = await (this.#coming ??= import("./files.js")) // one promise keeps the order
-			this.#files ??= new Files(this.#key, () => this.#enable())
-			this.#files.add(given)
+			this.#files ??= new Files(this.#key, () => this.#changed())
+			this.#files.add(given, key)
 		} catch (error) {
 			this.#coming = null
 			failed(error)

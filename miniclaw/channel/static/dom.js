@@ -66,21 +66,31 @@ export function icon(shape) {
 	return svg
 }
 
-/** Storage that may be missing or full (private windows): then it forgets. */
+/** Whose the storage is: nobody's until the server has told who is signed in. */
+let owner = null
+
+/** The storage is that of a user from now on; false where it is another's already. */
+export const ownedBy = user => (owner ??= user) === user
+
+/**
+ * Storage of one user of one gateway: a host may have several, below different paths.
+ * It may be missing or full (private windows): then it forgets.
+ */
 function memory(kind) {
-	const area = () => globalThis[kind]
+	const name = key => `miniclaw.${location.pathname}.${owner}.${key}`
 	return {
 		get(key, fallback = null) {
 			try {
-				return JSON.parse(area().getItem(`miniclaw.${key}`)) ?? fallback
+				return (owner && JSON.parse(globalThis[kind].getItem(name(key)))) ?? fallback
 			} catch {
 				return fallback
 			}
 		},
 		set(key, value) {
 			try {
-				if (value === null || value === "") area().removeItem(`miniclaw.${key}`)
-				else area().setItem(`miniclaw.${key}`, JSON.stringify(value))
+				if (!owner) return
+				if (value === null) globalThis[kind].removeItem(name(key))
+				else globalThis[kind].setItem(name(key), JSON.stringify(value))
 			} catch {
 				/* nothing to do: the page works without it */
 			}

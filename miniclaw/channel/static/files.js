@@ -1,15 +1,20 @@
 /* Files for the next message: chosen, pasted or dropped; uploaded at once, given to the agent with the message. */
 
 import {call} from "./api.js"
-import {signButton} from "./dialogs.js"
+import {signButton, toast} from "./dialogs.js"
 import {$} from "./dom.js"
 import {chip} from "./ending.js"
 import {t} from "./i18n.js"
 
-const MOST = 10
+/** As many as the server takes with a message. */
+const MOST = 8
+const AT_ONCE = 2
+const BUSY_MS = [500, 1_000, 2_000, 4_000, 8_000]
 
 export class Files {
 	#lists = new Map()
+	#queue = []
+	#workers = 0
 	#key
 
 	constructor(key, onChange) {
@@ -17,10 +22,18 @@ export class Files {
 		this.onChange = onChange
 	}
 
-	/** What the message is sent with, or nothing while a file is on its way. */
+	/** What the message is sent with, or nothing while a file is on its way or has failed. */
 	get ready() {
-		const list = this.#list.filter(file => !file.problem)
-		return list.every(file => file.id) ? list.map(({id, name}) => ({id, name})) : null
+		return this.#list.every(file => file.id) ? this.kept : null
+	}
+
+	/** Those that the server has. */
+	get kept() {
+		return this.#list.filter(file => file.id).map(({id, name}) => ({id, name}))
+	}
+
+	get hasFailed() {
+		return this.#list.some(file => file.problem)
 	}
 
 	get #list() {
@@ -33,47 +46,65 @@ export class Files {
 	}
 
 	rename(from, to) {
-		this.#lists.set(to, this.#lists.get(from) ?? [])
+		this.#lists.set(to, [...(this.#lists.get(from) ?? []), ...(this.#lists.get(to) ?? [])])
 		this.#lists.delete(from)
-		this.#key = to
+		this.open(to)
 	}
 
 	clear() {
-		this.#lists.delete(this.#key)
-		this.#draw()
+		this.#set([])
 	}
 
-	add(files) {
-		const list = [...this.#list]
-		this.#lists.set(this.#key, list)
-		for (const blob of files.slice(0, MOST - list.length)) {
-			const file = {name: blob.name || "file", size: blob.size}
+	/** Take files to be uploaded, or `{id, name}` of such as the server has. */
+	add(files, key) {
+		const list = [...(this.#lists.get(key) ?? [])]
+		const fresh = files.filter(({id}) => !id || !list.some(file => file.id === id))
+		const left = fresh.splice(Math.max(0, MOST - list.length))
+		for (const given of fresh) {
+			const file = given.id ? given : {name: given.name || "file", blob: given}
 			list.push(file)
-			this.#upload(file, blob)
+			if (!file.id) this.#queue.push(file)
 		}
-		this.#draw()
+		this.#set(list, key)
+		while (this.#workers < Math.min(AT_ONCE, this.#queue.length)) this.#work()
+		if (left.length) toast(t("tooManyFiles", {count: MOST, names: left.map(({name}) => name).join(", ")}))
 	}
 
-	async #upload(file, blob) {
+	async #work() {
+		this.#workers += 1
+		for (let file; (file = this.#queue.shift()); ) await this.#upload(file)
+		this.#workers -= 1
+	}
+
+	async #upload(file) {
 		const body = new FormData()
-		body.append("file", blob, file.name)
-		try {
-			file.id = (await call("uploads", body)).id
-		} catch (error) {
-			file.problem = error.status === 404 || error.status === 405 ? t("noUploads") : error.message || t("unreachable")
+		body.append("file", file.blob, file.name)
+		for (let tries = 0; !file.id && !file.problem && !file.isRemoved; tries += 1) {
+			try {
+				file.id = (await call("uploads", body)).id
+			} catch (error) {
+				if (error.status === 503 && tries < BUSY_MS.length) await new Promise(done => setTimeout(done, BUSY_MS[tries]))
+				else file.problem = error.status === 404 || error.status === 405 ? t("noUploads") : error.message || t("unreachable")
+			}
 		}
 		this.#draw()
+		this.onChange()
 	}
 
 	#remove(file) {
-		this.#lists.set(this.#key, this.#list.filter(other => other !== file))
-		this.#draw()
+		file.isRemoved = true
+		this.#set(this.#list.filter(other => other !== file))
 		$("message").focus()
+	}
+
+	#set(list, key = this.#key) {
+		this.#lists.set(key, list)
+		this.#draw()
+		this.onChange()
 	}
 
 	#draw() {
 		$("files").replaceChildren(...this.#list.map(file => chip(file, signButton("cross", ["removeFile", {name: file.name}], () => this.#remove(file)))))
 		$("files").hidden = !this.#list.length
-		this.onChange()
 	}
 }

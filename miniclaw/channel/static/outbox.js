@@ -8,13 +8,35 @@ import {WireError} from "./wire.js"
 const FRAME_BYTES = 1_000_000
 
 export class Outbox {
-	#entries = tab.get("outbox", [])
+	#entries = []
+	#isLoaded = false
+	#isHeld = true
 	#running = false
 
-	/** `on` has `session(draft, id)`, `accepted(entry, receipt)` and `refused(entry, error)`. */
+	/** Nothing leaves before `open`. `on` has `session(draft, id)`, `accepted(entry, receipt)` and `refused(entry)`. */
 	constructor(wire, on) {
 		this.wire = wire
 		this.on = on
+		addEventListener("beforeunload", event => this.#entries.length && event.preventDefault())
+	}
+
+	/** The user is known, or known again: what this tab has kept of theirs comes back, and all of it is sent. */
+	open() {
+		if (!this.#isLoaded) this.#entries.unshift(...tab.get("outbox", []))
+		this.#isLoaded = true
+		this.#isHeld = false
+		this.#save()
+		this.flush()
+	}
+
+	/** The connection is gone; who comes back with it may be somebody else. */
+	hold() {
+		this.#isHeld = true
+	}
+
+	/** Somebody else is signed in: what waits stays in the storage of its user. */
+	leave() {
+		this.#entries = []
 	}
 
 	/** A draft is a chat without a session yet; its first message makes one. */
@@ -35,30 +57,29 @@ export class Outbox {
 		return this.#entries.filter(entry => (session ? entry.session === session : entry.draft === draft))
 	}
 
-	get draft() {
-		return this.#entries.find(entry => !entry.session)?.draft
-	}
-
-	/** The session that such a draft had just got: the address of a page that was being left could not take it in. */
-	get adopted() {
-		return this.#entries.find(entry => entry.draft && entry.session)?.session
+	/**
+	 * The chat that a page without one in its address shows: a draft, or the session that a draft had just got
+	 * (a page that was being left could not take that into its address).
+	 */
+	get place() {
+		const entry = this.#entries.find(({session, draft, problem}) => !session || (draft && !problem))
+		return entry && (entry.session ?? entry.draft)
 	}
 
 	async flush() {
 		if (this.#running) return
 		this.#running = true
 		try {
-			while (this.wire.isOpen && this.#entries.length) {
-				const entry = this.#entries[0]
+			let entry
+			while (!this.#isHeld && this.wire.isOpen && (entry = this.#entries.find(({problem}) => !problem))) {
 				try {
 					await this.#send(entry)
 				} catch (error) {
-					if (error.isLost) {
-						if (error.code === "timeout") continue
-						break
-					}
-					this.remove(entry)
-					this.on.refused(entry, error)
+					if (error.code === "timeout") continue
+					if (error.isLost) break
+					entry.problem = error.message || error.code
+					this.#save()
+					this.on.refused(entry)
 				}
 			}
 		} finally {
@@ -81,6 +102,6 @@ export class Outbox {
 	}
 
 	#save() {
-		tab.set("outbox", this.#entries.length ? this.#entries : null)
+		if (this.#isLoaded) tab.set("outbox", this.#entries.length ? this.#entries : null)
 	}
 }

@@ -29,7 +29,7 @@ export class Thread {
 		new IntersectionObserver(([seen]) => seen.isIntersecting && this.#knows && this.#loadOlder(), {root: tools.scroll.scroller, rootMargin: "300px 0px 0px"}).observe(this.#older)
 		this.element = h("section.thread", {role: "log", label: "conversation"}, this.#older, this.#list, this.#loading, this.#problem)
 		this.#loading.hidden = !session
-		for (const entry of tools.outbox.of({session, draft})) this.echo(entry)
+		this.echoAll()
 	}
 
 	get isEmpty() {
@@ -41,14 +41,21 @@ export class Thread {
 		return this.#find(turn => !turn.hasEnded && turn.attempt > 0) ?? this.#find(turn => !turn.hasEnded)
 	}
 
+	/** Show what waits in the outbox for this chat. */
+	echoAll() {
+		for (const entry of this.tools.outbox.of(this)) this.echo(entry)
+	}
+
 	echo(entry) {
+		if (this.#echoes.has(entry.id)) return
 		const turn = new Turn(null, this.#on)
 		turn.setUser(entry.text)
 		turn.setFiles(entry.attachments)
 		turn.wait(this.tools.wire.isOpen ? "sending" : "keptForLater")
 		this.#echoes.set(entry.id, turn)
 		this.#list.append(turn.element)
-		this.tools.onChange(this)
+		if (entry.problem) this.refused(entry)
+		else this.tools.onChange(this)
 	}
 
 	connectionChanged(isOpen) {
@@ -72,9 +79,11 @@ export class Thread {
 		this.tools.onChange(this)
 	}
 
-	refused(entry, error) {
+	/** The server did not take it: it stays until it is sent again or discarded. */
+	refused(entry) {
 		const turn = this.#echoes.get(entry.id)
 		const discard = () => {
+			this.tools.outbox.remove(entry)
 			this.#echoes.delete(entry.id)
 			turn.element.remove()
 			this.tools.onChange(this)
@@ -84,7 +93,7 @@ export class Thread {
 			this.echo(this.tools.outbox.add(entry.text, this, entry.attachments))
 			this.tools.scroll.toEnd()
 		}
-		turn?.refuse(error.message || error.code, again, discard)
+		turn.refuse(entry.problem, again, discard)
 		this.tools.onChange(this)
 	}
 
@@ -106,11 +115,15 @@ export class Thread {
 
 	#find = fits => [...this.#turns.values()].find(fits)
 
-	async positionOf(turn) {
-		const isOurs = message => message.role === "user" && message.turn_id === turn.id
-		const known = turn.messages?.find(isOurs) ?? (await getMessages(this.session)).messages.find(isOurs)
-		if (!known) throw new ApiError(0, "not_found", "")
-		return known.position
+	/** The user's message of a turn, as the log has it: with its position and its attachments. */
+	async messageOf(turn) {
+		let page = {messages: turn.messages ?? [], more: true}
+		for (let before; ; before = page.messages[0]?.position) {
+			const known = page.messages.find(message => message.role === "user" && message.turn_id === turn.id)
+			if (known) return known
+			if (!page.more) throw new ApiError(0, "not_found", "")
+			page = await getMessages(this.session, before)
+		}
 	}
 
 	failed(error) {
