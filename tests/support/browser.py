@@ -36,9 +36,12 @@ WATCH = """
 addEventListener("securitypolicyviolation", (event) => report(`CSP: ${event.violatedDirective} ${event.sample}`));
 """
 EXCUSED = {
-    "lost": re.compile(r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"),
+    "lost": re.compile(
+        r"ERR_INTERNET_DISCONNECTED|ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE"
+    ),
     "refused": re.compile(r"401 \(Unauthorized\)|HTTP Authentication failed"),
     "bad request": re.compile(r"400 \(Bad Request\)"),
+    "busy": re.compile(r"503 \(Service Unavailable\)"),
 }
 """What Chromium itself writes to the console while no server is there, or one that wants a login."""
 

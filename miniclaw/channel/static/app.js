@@ -23,11 +23,10 @@ const BARE = location.pathname + location.search
 const threads = new Map()
 let current = null
 let wasOpen = false
-/** The question who is signed in, with this connection. */
 let identity = null
 let isKnown = false
 let isBranching = false
-/** Which session a draft has become: its address may still stand in the history. */
+/** The sessions of drafts, whose addresses may still stand in the history. */
 const moved = new Map()
 
 for (const [id, shape] of Object.entries({menu: "menu", "close-menu": "cross", "new-chat": "plus", "new-chat-narrow": "plus", latest: "down"})) {
@@ -66,7 +65,7 @@ sidebar.load().catch(() => {})
 route()
 identify()
 
-/** Who is signed in, asked again with each connection: only then is known whose words may be shown and sent. */
+/** Asked with each connection: who is signed in, and so whose words may be shown and sent. */
 function identify() {
 	identity ??= call("status").then(known, () => {
 		identity = null
@@ -82,16 +81,17 @@ function known(about) {
 	}
 	status.about(about)
 	outbox.open()
-	composer.known()
+	if (isKnown) return
+	isKnown = true
+	composer.load()
 	for (const thread of threads.values()) thread.echoAll()
-	if (!isKnown && current.draft && current.isEmpty && (outbox.place ?? place())) {
+	if (current.draft && current.isEmpty && (outbox.place ?? place())) {
 		history.replaceState(null, "", outbox.place ? `#${outbox.place}` : BARE)
 		open(place() ?? newId("draft"))
 	}
-	isKnown = true
 }
 
-/** The address names the chat: `#ses_…`, `#draft_…` for one whose first message waits, else one that begins. */
+/** `ses_…`, or `draft_…` of a chat whose first message waits, or nothing: one that begins. */
 function place() {
 	return /^#((?:ses|draft)_\w+)$/.exec(location.hash)?.[1]
 }

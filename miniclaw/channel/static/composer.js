@@ -9,7 +9,6 @@ export class Composer {
 	#slash = null
 	#files = null
 	#coming = null
-	#isKnown = false
 
 	/** `on` has `send(text, attachments)`, `stop()` and `editLast()`. */
 	constructor(on) {
@@ -48,17 +47,10 @@ export class Composer {
 		this.field.value = ""
 		this.#files?.open(this.#key)
 		this.#slash?.close()
-		this.#load()
+		this.load()
 	}
 
-	/** It is known whose drafts may be shown; what has been written meanwhile stays. */
-	known() {
-		if (this.#isKnown) return
-		this.#isKnown = true
-		this.#load()
-	}
-
-	/** The chat has got its session, or (no key) is gone: what is being written stays, above what was written there. */
+	/** The chat has got its session, or (no key) is gone: what is being written goes along. */
 	rename(key = "new") {
 		const from = this.#key
 		const draft = this.#draft
@@ -76,15 +68,15 @@ export class Composer {
 		return {text: this.field.value, files: this.#files?.kept ?? tab.get(`draft.${this.#key}`)?.files ?? []}
 	}
 
-	/** The tab's own draft comes first; of another tab's, a new tab begins with a copy. */
+	/** The tab's own draft, or a copy of the last one of any tab. */
 	get #stored() {
 		const key = `draft.${this.#key}`
-		const own = tab.get(key)
-		if (!own) tab.set(key, local.get(key))
+		if (!tab.get(key)) tab.set(key, local.get(key))
 		return tab.get(key)
 	}
 
-	#load() {
+	/** Show the draft, but never in the place of what is being written. */
+	load() {
 		const draft = this.#stored
 		if (!this.field.value) this.field.value = draft?.text ?? ""
 		if (draft?.files.length) this.#add(draft.files)
@@ -92,9 +84,8 @@ export class Composer {
 		this.#enable()
 	}
 
-	/** What another tab has written last in this chat is not ours to clear. */
+	/** What another tab wrote is not ours to clear. */
 	#keep(name, draft) {
-		if (!this.#isKnown) return
 		const key = `draft.${name}`
 		const before = JSON.stringify(tab.get(key))
 		tab.set(key, draft)
@@ -126,8 +117,8 @@ export class Composer {
 	}
 
 	#pressed(event) {
-		// 229 is the key of an input method at work; Safari sends it behind the composition's end. Both are asked
-		// of the event itself: a composition whose end never came must not keep Enter from sending.
+		// 229 is the key of an input method at work; Safari sends it behind the composition's end. The event itself
+		// is asked: a composition whose end never came must not keep Enter from sending.
 		const isComposing = event.isComposing || event.keyCode === 229
 		if (isComposing || this.#slash?.pressed(event)) return
 		if (event.key === "ArrowUp" && !this.field.value) this.on.editLast()
@@ -154,7 +145,6 @@ export class Composer {
 		this.#enable()
 	}
 
-	/** The files to be sent with the message, or nothing while one is on its way or has failed. */
 	get #ready() {
 		return this.#files ? this.#files.ready : this.#coming ? null : []
 	}

@@ -66,16 +66,12 @@ export function icon(shape) {
 	return svg
 }
 
-/** Whose the storage is: nobody's until the server has told who is signed in. */
 let owner = null
 
-/** The storage is that of a user from now on; false where it is another's already. */
+/** Whose the storage is, told once the server knows; false where it is another's already. */
 export const ownedBy = user => (owner ??= user) === user
 
-/**
- * Storage of one user of one gateway: a host may have several, below different paths.
- * It may be missing or full (private windows): then it forgets.
- */
+/** Storage of one user and one path of the host. It may be missing or full (private windows): then it forgets. */
 function memory(kind) {
 	const name = key => `miniclaw.${location.pathname}.${owner}.${key}`
 	return {
@@ -126,4 +122,4 @@ export function announce(text) {
 }
 
 export const newId = prefix =>
-	`${prefix}_${Array.from(crypto.getRandomValues(new Uint8Array(12)), (byte) => byte.toString(16).padStart(2, "0")).join("")}`
+	`${prefix}_${Array.from(crypto.getRandomValues(new Uint8Array(12)), byte => byte.toString(16).padStart(2, "0")).join("")}`

@@ -22,12 +22,11 @@ export class Files {
 		this.onChange = onChange
 	}
 
-	/** What the message is sent with, or nothing while a file is on its way or has failed. */
+	/** What the message is sent with; nothing while a file is on its way or has failed. */
 	get ready() {
 		return this.#list.every(file => file.id) ? this.kept : null
 	}
 
-	/** Those that the server has. */
 	get kept() {
 		return this.#list.filter(file => file.id).map(({id, name}) => ({id, name}))
 	}

@@ -20,7 +20,7 @@ export class Outbox {
 		addEventListener("beforeunload", event => this.#entries.length && event.preventDefault())
 	}
 
-	/** The user is known, or known again: what this tab has kept of theirs comes back, and all of it is sent. */
+	/** The user is known (again): what this tab keeps of theirs comes back and is sent. */
 	open() {
 		if (!this.#isLoaded) this.#entries.unshift(...tab.get("outbox", []))
 		this.#isLoaded = true
@@ -29,12 +29,12 @@ export class Outbox {
 		this.flush()
 	}
 
-	/** The connection is gone; who comes back with it may be somebody else. */
+	/** The connection is gone; another user may come back with it. */
 	hold() {
 		this.#isHeld = true
 	}
 
-	/** Somebody else is signed in: what waits stays in the storage of its user. */
+	/** Another user is signed in: what waits stays in its user's storage. */
 	leave() {
 		this.#entries = []
 	}
@@ -57,10 +57,7 @@ export class Outbox {
 		return this.#entries.filter(entry => (session ? entry.session === session : entry.draft === draft))
 	}
 
-	/**
-	 * The chat that a page without one in its address shows: a draft, or the session that a draft had just got
-	 * (a page that was being left could not take that into its address).
-	 */
+	/** What a page without a chat in its address shows: a draft, or the session that one got while the page was left. */
 	get place() {
 		const entry = this.#entries.find(({session, draft, problem}) => !session || (draft && !problem))
 		return entry && (entry.session ?? entry.draft)
@@ -102,6 +99,6 @@ export class Outbox {
 	}
 
 	#save() {
-		if (this.#isLoaded) tab.set("outbox", this.#entries.length ? this.#entries : null)
+		tab.set("outbox", this.#entries.length ? this.#entries : null)
 	}
 }

@@ -36,10 +36,10 @@ language=切换到中文
 demo=Demo mode
 demoMore=Answers come from a built-in demo; no real model is connected. To connect one, set this and start again:
 connecting=Connecting…
-reconnecting=Reconnecting… What you write now is kept and sent then.
+reconnecting=Reconnecting…
 connected=Connected
 offline=You are offline. The page reconnects by itself; what you write now is kept and sent then.
-lost=Connection lost, trying again in {seconds} s. What you write now is kept and sent then.
+lost=Connection lost, trying again in {seconds} s.
 retryNow=Retry now
 gateTitle=You are not signed in
 gateText=Open the address that miniclaw serve printed when it started (it carries ?token=…). Once opened, this browser remembers you.

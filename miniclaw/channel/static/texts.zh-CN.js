@@ -36,10 +36,10 @@ language=Switch to English
 demo=演示模式
 demoMore=回答由内置的演示程序给出，没有连接真正的模型。要连接模型，请设置好再重新启动：
 connecting=正在连接…
-reconnecting=正在重新连接…这时写的消息会留着，届时发送。
+reconnecting=正在重新连接…
 connected=已连接
 offline=网络已断开。恢复后会自动连接；这时写的消息会留着，届时发送。
-lost=连接断开，{seconds} 秒后重试。这时写的消息会留着，届时发送。
+lost=连接断开，{seconds} 秒后重试。
 retryNow=立即重试
 gateTitle=需要登录
 gateText=请打开 miniclaw serve 启动时打印的网址（带有 ?token=…）。打开一次后，这个浏览器就会记住你。

@@ -22,7 +22,7 @@ export class Thread {
 	#page = null
 	#knows = false
 
-	/** The place is `{session}` of a chat that exists, or `{draft}` of one that begins with its first message. */
+	/** `tools` has `wire, outbox, scroll, onChange, quote(text), branch(thread, turn, text)`. */
 	constructor({session = null, draft = null}, tools) {
 		Object.assign(this, {session, draft, tools, title: "", isStale: true, scrollPlace: null})
 		this.#older.addEventListener("click", () => this.#loadOlder())
@@ -41,7 +41,6 @@ export class Thread {
 		return this.#find(turn => !turn.hasEnded && turn.attempt > 0) ?? this.#find(turn => !turn.hasEnded)
 	}
 
-	/** Show what waits in the outbox for this chat. */
 	echoAll() {
 		for (const entry of this.tools.outbox.of(this)) this.echo(entry)
 	}
@@ -79,7 +78,6 @@ export class Thread {
 		this.tools.onChange(this)
 	}
 
-	/** The server did not take it: it stays until it is sent again or discarded. */
 	refused(entry) {
 		const turn = this.#echoes.get(entry.id)
 		const discard = () => {
@@ -117,12 +115,12 @@ export class Thread {
 
 	/** The user's message of a turn, as the log has it: with its position and its attachments. */
 	async messageOf(turn) {
-		let page = {messages: turn.messages ?? [], more: true}
-		for (let before; ; before = page.messages[0]?.position) {
-			const known = page.messages.find(message => message.role === "user" && message.turn_id === turn.id)
+		for (let before; ; ) {
+			const {messages, more} = await getMessages(this.session, before)
+			const known = messages.find(message => message.role === "user" && message.turn_id === turn.id)
 			if (known) return known
-			if (!page.more) throw new ApiError(0, "not_found", "")
-			page = await getMessages(this.session, before)
+			if (!more) throw new ApiError(0, "not_found", "")
+			before = messages[0].position
 		}
 	}
 

@@ -1,0 +1,149 @@
+"""What the page keeps: messages that wait or were refused, drafts with their files, each for its user and its tab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.async_api import Route, WebSocketRoute, expect
+
+from miniclaw.agent.providers import LLMResponse, Message
+from miniclaw.agent.scripted import ScriptedProvider
+from tests.support.browser import address
+from tests.support.claw import running_claw
+
+if TYPE_CHECKING:
+    from tests.support.browser import Chromium
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def ok(_: list[Message]) -> LLMResponse:
+    return LLMResponse(text="ok")
+
+
+def files(count: int) -> list[dict[str, str | bytes]]:
+    return [{"name": f"n{i}.txt", "mimeType": "text/plain", "buffer": b"4711"} for i in range(count)]
+
+
+async def test_what_one_user_left_unsent_is_neither_shown_nor_sent_to_another_and_two_chats_stay_two(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([ok] * 2), web=True) as claw:
+        token = await claw.identities.add("bob")
+        assert claw.web is not None
+        holds = True
+
+        def line_of(line: WebSocketRoute) -> None:
+            """Nothing leaves with the last connection of the first user."""
+            if not holds:
+                line.connect_to_server()
+
+        async with chromium.tab(claw, excuse="lost") as tab:
+            await tab.is_connected()
+            await tab.page.context.set_offline(True)
+            await expect(tab.page.locator("#light")).to_have_class("light connecting")
+            await tab.send("first chat")
+            await tab.new_chat()
+            await tab.send("another chat")
+            await expect(tab.turns).to_have_count(1)
+            await tab.field.fill("private")
+            await tab.page.route_web_socket("**/ws*", line_of)
+            await tab.page.context.set_offline(False)
+            await tab.page.goto(f"{claw.web.url}/?token={token}")
+            await expect(tab.page.locator("#user")).to_have_text("bob")
+            await expect(tab.field).to_have_value("")
+            await expect(tab.turns).to_have_count(0)
+            holds = False
+            await tab.page.goto(address(claw))
+            await expect(tab.page.locator("#user")).to_have_text("owner")
+            await expect(tab.field).to_have_value("private")
+            await expect(tab.sessions).to_have_count(2)
+            assert len(await claw.sessions.list("bob")) == 0
+
+
+async def test_a_refused_message_outlives_a_reload_and_no_address_breaks_the_page(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([ok]), web=True) as claw:
+        async with chromium.tab(claw) as tab:
+            await tab.is_connected()
+            home = tab.page.url
+            await tab.page.goto(f"{home}#%E0%A4%A")
+            await tab.page.reload()
+            await tab.is_connected()
+            await tab.field.fill("x" * 1_000_001)
+            await tab.field.press("Enter")
+            for _ in ("refused", "kept"):
+                await expect(tab.turns.last.locator(".problem")).to_contain_text("太长了")
+                await tab.page.reload()
+            await tab.page.get_by_role("button", name="删除").click()
+            await tab.page.reload()
+            await tab.is_connected()
+            await expect(tab.turns).to_have_count(0)
+            assert await tab.ask("hi") == "ok"
+            before = await tab.session()
+            await tab.page.locator(".skip").focus()
+            await tab.page.keyboard.press("Enter")
+            await expect(tab.field).to_be_focused()
+            assert await tab.session() == before
+
+
+async def test_files_wait_for_a_busy_server_survive_a_reload_and_go_along_into_one_branch(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    provider = ScriptedProvider([ok] * 2)
+    busy = [503] * 2
+
+    async def upload(route: Route) -> None:
+        if busy:
+            return await route.fulfill(status=busy.pop(), json={"error": {"code": "overloaded"}})
+        return await route.continue_()
+
+    async with running_claw(tmp_path, provider, web=True) as claw:
+        async with chromium.tab(claw, excuse="busy") as tab:
+            await tab.is_connected()
+            await tab.page.route("**/api/uploads", upload)
+            await tab.page.set_input_files("#file", files(9))
+            await expect(tab.page.locator(".toast")).to_contain_text("n8.txt")
+            chips = tab.page.locator("#files .chip")
+            await expect(chips).to_have_count(8)
+            await expect(chips.locator(".spinner")).to_have_count(0)
+            await expect(tab.page.locator("#files .bad")).to_have_count(0)
+            await tab.page.reload()
+            await expect(chips).to_have_count(8)
+            await tab.ask("what is in it?")
+            await expect(chips).to_have_count(0)
+            await tab.turns.last.get_by_role("button", name="重新回答").dblclick()
+            await expect(tab.page.locator(".toast")).to_contain_text("分支")
+            await tab.ended(1)
+            await expect(tab.turns.last.locator(".chip")).to_have_count(8)
+            await expect(tab.sessions).to_have_count(2)
+            assert len(provider.requests) == 2
+
+
+async def test_each_tab_keeps_its_own_draft_and_a_chat_deleted_elsewhere_takes_none_with_it(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([ok] * 2), web=True) as claw:
+        async with chromium.tabs(claw, 2) as (one, two):
+            await one.is_connected()
+            await two.is_connected()
+            await one.ask("hi")
+            session = await one.session()
+            await two.page.goto(f"{two.page.url}#{session}")
+            await two.ended(1)
+            await one.field.fill("a long text")
+            await two.ask("short")
+            await one.ended(2)
+            await one.page.reload()
+            await one.ended(2)
+            await expect(one.field).to_have_value("a long text")
+            await one.page.set_input_files("#file", files(1))
+            await expect(one.page.locator("#files .spinner")).to_have_count(0)
+            gone = f"fetch('./api/sessions/{session}', {{method: 'DELETE', headers: {{'Content-Type': 'application/json'}}}})"
+            assert await two.page.evaluate(f"{gone}.then(({{ok}}) => ok)")
+            await expect(one.turns).to_have_count(0)
+            await expect(one.field).to_have_value("a long text")
+            await expect(one.page.locator("#files .chip")).to_have_count(1)
