@@ -1,4 +1,4 @@
-/* The parts of an answer in order of arrival: texts, reasoning, tool calls, approvals, notes. */
+/* The parts of an answer in order of arrival. */
 
 import {ReasoningPart, ToolPart} from "./cards.js"
 import {h} from "./dom.js"
@@ -79,16 +79,13 @@ export class Answer {
 		}
 	}
 
-	/** Show text; `html` is its rendering, as blocks or in one piece, and `rest` what is still open behind it. */
+	/** `html` is the text's rendering, as blocks or in one piece, `rest` what is still open behind it. */
 	addText(text, html, rest = "") {
 		const blocks = [html ?? []].flat()
 		return this.add(new TextPart(text, blocks, blocks.length ? rest : text))
 	}
 
-	/**
-	 * Replace everything by a snapshot.
-	 * @returns whether all of it is rendered: text before the last tool comes without HTML
-	 */
+	/** Returns whether all of a snapshot is rendered: text before the last tool comes without HTML. */
 	replace({text = "", segment = text, reasoning, tools = [], html, rest}) {
 		this.clear()
 		const before = text.endsWith(segment) ? text.slice(0, text.length - segment.length) : ""

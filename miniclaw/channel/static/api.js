@@ -33,7 +33,7 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
 
 export const sessionPath = (id, rest = "") => `sessions/${encodeURIComponent(id)}${rest}`
 
-/** Messages of a session, oldest first; `before` is the position of the first one that is shown. */
+/** Oldest first; `before` is the position of the first message that is shown. */
 export function getMessages(id, before) {
 	const query = new URLSearchParams({limit: 50, html: 1, ...(before === undefined ? {} : {before})})
 	return call(sessionPath(id, `/messages?${query}`))

@@ -3,7 +3,7 @@
 import {call} from "./api.js"
 import {Composer, hello} from "./composer.js"
 import {failed, toast} from "./dialogs.js"
-import {$, copyText, icon, newId, ownedBy} from "./dom.js"
+import {$, copyText, icon, listen, newId, ownedBy} from "./dom.js"
 import {t, translate} from "./i18n.js"
 import {listenForKeys} from "./keys.js"
 import {Outbox} from "./outbox.js"
@@ -29,7 +29,7 @@ let isBranching = false
 /** The sessions of drafts, whose addresses may still stand in the history. */
 const moved = new Map()
 
-for (const [id, shape] of Object.entries({menu: "menu", "close-menu": "cross", "new-chat": "plus", "new-chat-narrow": "plus", latest: "down"})) {
+for (const [id, shape] of Object.entries({menu: "menu", "close-menu": "cross", "new-chat": "plus", "new-chat-narrow": "plus", latest: "down", send: "send", stop: "stop", attach: "clip"})) {
 	$(id).prepend(icon(shape))
 }
 translate(document)
@@ -52,13 +52,13 @@ listenForKeys({newChat, search, copyLast, escape})
 addEventListener("hashchange", route)
 addEventListener("popstate", route)
 document.addEventListener("miniclaw:language", () => showTitle())
-for (const id of ["new-chat", "new-chat-narrow"]) $(id).addEventListener("click", newChat)
-$("sessions").addEventListener("click", event => event.target.closest("a") && sidebar.toggle(false))
+for (const id of ["new-chat", "new-chat-narrow"]) listen(id, "click", newChat)
+listen("sessions", "click", event => event.target.closest("a") && sidebar.toggle(false))
 document.querySelector(".skip").addEventListener("click", event => {
 	event.preventDefault()
 	composer.focus()
 })
-$("panels").addEventListener("click", () => sidebar.toggle(false))
+listen("panels", "click", () => sidebar.toggle(false))
 
 wire.retry()
 sidebar.load().catch(() => {})
@@ -75,12 +75,9 @@ function identify() {
 }
 
 function known(about) {
-	if (!ownedBy(about.user_id)) {
-		outbox.leave()
-		return location.reload()
-	}
+	if (!ownedBy(about.user_id)) return outbox.leave()
 	status.about(about)
-	outbox.open()
+	outbox.open(!isKnown)
 	if (isKnown) return
 	isKnown = true
 	composer.load()

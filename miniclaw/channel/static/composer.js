@@ -1,7 +1,7 @@
-/* Where one writes: several lines, safe with input methods, a draft and files for each chat. */
+/* Where one writes: safe with input methods, a draft and files for each chat. */
 
 import {failed, toast} from "./dialogs.js"
-import {$, h, icon, local, tab} from "./dom.js"
+import {$, h, listen, local, tab} from "./dom.js"
 import {t} from "./i18n.js"
 
 export class Composer {
@@ -16,12 +16,9 @@ export class Composer {
 		this.field = $("message")
 		this.send = $("send")
 		this.stop = $("stop")
-		this.send.append(icon("send"))
-		this.stop.append(icon("stop"))
-		for (const type of ["dragenter", "dragover", "dragleave", "drop"]) $("main").addEventListener(type, event => this.#dragged(event))
-		$("attach").append(icon("clip"))
-		$("attach").addEventListener("click", () => $("file").click())
-		$("file").addEventListener("change", () => this.#add($("file").files))
+		for (const type of ["dragenter", "dragover", "dragleave", "drop"]) listen("main", type, event => this.#dragged(event))
+		listen("attach", "click", () => $("file").click())
+		listen("file", "change", () => this.#add($("file").files))
 		this.field.addEventListener("paste", event => {
 			const {files, types} = event.clipboardData
 			// Cells of a spreadsheet come as text, and as a picture of it.
@@ -29,14 +26,14 @@ export class Composer {
 			event.preventDefault()
 			this.#add(files)
 		})
-		$("composer").addEventListener("submit", event => {
+		listen("composer", "submit", event => {
 			event.preventDefault()
 			this.#submit()
 		})
 		this.stop.addEventListener("click", () => on.stop())
 		this.field.addEventListener("input", () => this.#changed())
 		this.field.addEventListener("keydown", event => this.#pressed(event))
-		$("composer").addEventListener("click", event => {
+		listen("composer", "click", event => {
 			if (!event.target.closest("button")) this.field.focus()
 		})
 		new ResizeObserver(() => this.#fit()).observe($("composer"))
@@ -149,7 +146,6 @@ export class Composer {
 		return this.#files ? this.#files.ready : this.#coming ? null : []
 	}
 
-	/** The menu of commands comes with the first slash. */
 	async #commands() {
 		if (!this.#slash && this.field.value.startsWith("/")) {
 			const {SlashMenu} = await import("./slash.js").catch(() => ({}))
@@ -158,7 +154,6 @@ export class Composer {
 		this.#slash?.update()
 	}
 
-	/** What is needed for files comes with the first one. */
 	async #add(list, key = this.#key) {
 		const given = [...list]
 		$("file").value = ""
@@ -195,7 +190,7 @@ const sound = text => (text.toWellFormed?.() ?? text).replaceAll("\0", "")
 
 export function hello(onPick) {
 	const pick = event => onPick(event.currentTarget.textContent, [])
-	const ideas = ["tryTime", "tryMath", "tryStory", "tryMemory"].map(key => h("button", {type: "button", t: key, onclick: pick}))
+	const ideas = ["tryTime", "tryMath", "tryStory", "tryMemory"].map(key => h("button", {t: key, onclick: pick}))
 	const mark = h("img", {src: "./static/icon.svg", alt: "", width: 44, height: 44})
 	return h("div.hello", mark, h("h2", {t: "hello"}), h("p", {t: "helloMore"}), h("div.ideas", ...ideas))
 }

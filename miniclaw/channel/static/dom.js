@@ -3,12 +3,14 @@
 import {name, say} from "./i18n.js"
 
 export const $ = id => document.getElementById(id)
+export const listen = (id, type, run) => $(id).addEventListener(type, run)
 
-/** An element such as `p.note.small`. In the properties `t` and `label` are keys of texts (or `[key, values]`), `on…` are listeners. */
+/** An element such as `p.note.small`. `t` and `label` are keys of texts (or `[key, values]`), `on…` listeners. */
 export function h(tag, ...children) {
 	const [kind, ...classes] = tag.split(".")
 	const element = document.createElement(kind)
 	const props = children[0]?.constructor === Object ? children.shift() : {}
+	if (kind === "button") element.type = "button"
 	if (classes.length) element.className = classes.join(" ")
 	for (const [key, value] of Object.entries(props)) {
 		if (value === undefined || value === null || value === false) continue
@@ -88,7 +90,7 @@ function memory(kind) {
 				if (value === null) globalThis[kind].removeItem(name(key))
 				else globalThis[kind].setItem(name(key), JSON.stringify(value))
 			} catch {
-				/* nothing to do: the page works without it */
+				/* it forgets */
 			}
 		}
 	}
@@ -103,7 +105,7 @@ export async function copyText(text) {
 			await navigator.clipboard.writeText(text)
 			return true
 		} catch {
-			/* refused: the old way below may still work */
+			/* the old way below may work */
 		}
 	}
 	const area = h("textarea.offstage", {"aria-hidden": "true"})

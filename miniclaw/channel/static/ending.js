@@ -1,4 +1,4 @@
-/* What stands below an answer: what can be done with it, what it cost, which memories it used. */
+/* What stands below an answer. */
 
 import {flash, signButton} from "./dialogs.js"
 import {copyText, h, icon} from "./dom.js"

@@ -1,4 +1,4 @@
-/* Files for the next message: chosen, pasted or dropped; uploaded at once, given to the agent with the message. */
+/* Files for the next message: chosen, pasted or dropped, uploaded at once. */
 
 import {call} from "./api.js"
 import {signButton, toast} from "./dialogs.js"
@@ -83,7 +83,7 @@ export class Files {
 				file.id = (await call("uploads", body)).id
 			} catch (error) {
 				if (error.status === 503 && tries < BUSY_MS.length) await new Promise(done => setTimeout(done, BUSY_MS[tries]))
-				else file.problem = error.status === 404 || error.status === 405 ? t("noUploads") : error.message || t("unreachable")
+				else file.problem = error.message || t("unreachable")
 			}
 		}
 		this.#draw()

@@ -76,8 +76,8 @@ export function form(title, fields, run, ok = "save", danger = false) {
 		if (!options) input.value = value
 		return h("label", h("span", {t: label}), input)
 	})
-	const submit = h("button", {class: danger ? "primary danger" : "primary", t: ok})
-	const cancel = h("button", {type: "button", t: "cancel", onclick: () => dialog.close()})
+	const submit = h("button", {type: "submit", class: danger ? "primary danger" : "primary", t: ok})
+	const cancel = h("button", {t: "cancel", onclick: () => dialog.close()})
 	const body = h("form", ...rows, problem, h("div.choices", cancel, submit))
 	body.addEventListener("submit", async event => {
 		event.preventDefault()
@@ -97,7 +97,7 @@ export function form(title, fields, run, ok = "save", danger = false) {
 
 export function showShortcuts() {
 	const rows = SHORTCUTS.map(([keys, key]) => h("div", h("dt", {t: key}), h("dd", ...keys.map(one => h("kbd", one)))))
-	const close = h("button", {type: "button", t: "close", autofocus: true, onclick: () => dialog.close()})
+	const close = h("button", {t: "close", autofocus: true, onclick: () => dialog.close()})
 	const dialog = sheet("shortcuts", h("dl.keys-list", ...rows), h("div.choices", close))
 }
 
@@ -114,7 +114,7 @@ export function editor(bubble, acts, text, send) {
 		send(field.value.trim())
 	}
 	field.value = text
-	const buttons = h("div.choices", h("button", {type: "button", t: "cancel", onclick: close}), h("button.primary", {type: "button", t: "sendBranch", onclick: submit}))
+	const buttons = h("div.choices", h("button", {t: "cancel", onclick: close}), h("button.primary", {t: "sendBranch", onclick: submit}))
 	const box = h("div.editing", field, buttons)
 	field.addEventListener("keydown", event => {
 		if (event.isComposing || event.keyCode === 229) return

@@ -1,4 +1,4 @@
-/* Texts in Chinese and English. An element remembers its key, so that switching needs no reload. */
+/* Texts in Chinese and English. Elements remember their keys: switching needs no reload. */
 
 const LANGUAGES = ["zh-CN", "en"]
 const values = new WeakMap()
@@ -7,7 +7,6 @@ const parts = []
 let texts = new Map()
 await loadTexts("texts")
 
-/** Texts of another part of the page, which it loads later. */
 export async function loadTexts(part) {
 	texts = await load(current, [...parts, part])
 	parts.push(part)

@@ -5,9 +5,7 @@ import {h} from "./dom.js"
 
 export const heading = (key, ...more) => h("h3", h("span", {t: key}), ...more)
 
-/**
- * A list; rows are `{title, text, note, tags: [[text, style]], buttons: [[key, run, style]], more: [[shape, key, run, style]]}`.
- */
+/** Rows are `{title, text, note, tags: [[text, style]], buttons: [[key, run, style]], more: [[shape, key, run, style]]}`. */
 export function list(rows, empty = "nothingHere") {
 	if (!rows.length) return h("p.muted", {t: empty})
 	return h("ul.cards", ...rows.map(card))
@@ -16,7 +14,7 @@ export function list(rows, empty = "nothingHere") {
 function card({title, text, note, tags = [], buttons = [], more = []}) {
 	const marks = tags.filter(([what]) => what).map(([what, style = ""]) => h("span", {class: `tag ${style}`}, what))
 	const dots = more.length && signButton("dots", ["actions", {title: (title || text).slice(0, 60)}], () => menu(dots, ["actions", {title: ""}], more))
-	const acts = buttons.map(([key, run, style]) => h("button", {type: "button", class: style, t: key, onclick: ({currentTarget}) => once(currentTarget, run)}))
+	const acts = buttons.map(([key, run, style]) => h("button", {class: style, t: key, onclick: ({currentTarget}) => once(currentTarget, run)}))
 	return h(
 		"li.card",
 		h("div.card-head", h("div.card-title", title && h("strong", title), ...marks), dots || null),

@@ -1,4 +1,4 @@
-/* Messages that the server has not confirmed. Each keeps its id until it has, so it is sent once, however often. */
+/* Messages that the server has not confirmed. Each keeps its id, so it is taken once, however often it is sent. */
 
 import {newId, tab} from "./dom.js"
 import {t} from "./i18n.js"
@@ -9,11 +9,10 @@ const FRAME_BYTES = 1_000_000
 
 export class Outbox {
 	#entries = []
-	#isLoaded = false
 	#isHeld = true
 	#running = false
 
-	/** Nothing leaves before `open`. `on` has `session(draft, id)`, `accepted(entry, receipt)` and `refused(entry)`. */
+	/** Nothing leaves before `open`; `on` has `session(draft, id)`, `accepted(entry, receipt)` and `refused(entry)`. */
 	constructor(wire, on) {
 		this.wire = wire
 		this.on = on
@@ -21,9 +20,8 @@ export class Outbox {
 	}
 
 	/** The user is known (again): what this tab keeps of theirs comes back and is sent. */
-	open() {
-		if (!this.#isLoaded) this.#entries.unshift(...tab.get("outbox", []))
-		this.#isLoaded = true
+	open(isFirst) {
+		if (isFirst) this.#entries.unshift(...tab.get("outbox", []))
 		this.#isHeld = false
 		this.#save()
 		this.flush()
@@ -37,6 +35,7 @@ export class Outbox {
 	/** Another user is signed in: what waits stays in its user's storage. */
 	leave() {
 		this.#entries = []
+		location.reload()
 	}
 
 	/** A draft is a chat without a session yet; its first message makes one. */

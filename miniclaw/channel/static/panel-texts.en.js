@@ -1,5 +1,3 @@
-/* Texts of the panels in English. */
-
 export default `
 actions=Actions: {title}
 exportAll=Export all

@@ -1,5 +1,3 @@
-/* Texts of the panels in Chinese. */
-
 export default `
 actions=操作：{title}
 exportAll=导出全部

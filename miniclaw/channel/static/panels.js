@@ -53,7 +53,7 @@ async function loadMemories({refresh}, query) {
 	const add = () => form("addMemory", memoryFields(), values => save(values, refresh))
 	const sorted = query ? memories : [...memories].reverse()
 	return [
-		h("div.choices", h("button", {type: "button", class: "primary", t: "addMemory", onclick: add}), h("a.button", {href: "./api/memories/export", download: "memories.json", t: "exportAll"})),
+		h("div.choices", h("button", {class: "primary", t: "addMemory", onclick: add}), h("a.button", {href: "./api/memories/export", download: "memories.json", t: "exportAll"})),
 		list(sorted.map(memory => memoryRow(memory, refresh)), query ? "noneFound" : "noMemories")
 	]
 }

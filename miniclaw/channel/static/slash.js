@@ -1,9 +1,9 @@
-/* The menu of commands that opens when a message begins with a slash. */
+/* The menu of commands behind a slash. */
 
 import {h} from "./dom.js"
 import {t} from "./i18n.js"
 
-/** Commands worth a place in the menu; those with a space take words behind them. */
+/** Those with a space take words behind them. */
 const COMMANDS = ["new", "rename ", "fork", "clear", "compact ", "model ", "remember ", "memories ", "skills ", "tools", "timers", "stats", "help"]
 
 export class SlashMenu {

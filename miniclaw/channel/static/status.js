@@ -1,6 +1,6 @@
-/* What the page says about itself: connection, demo mode, theme and language, and how to get in. */
+/* What the page says about itself: connection, demo mode, theme, and how to get in. */
 
-import {$, announce, icon} from "./dom.js"
+import {$, announce, icon, listen} from "./dom.js"
 import {name, say, t, toggleLanguage} from "./i18n.js"
 
 const THEMES = ["system", "light", "dark"]
@@ -12,10 +12,10 @@ export class Status {
 	#wasLost = false
 
 	constructor(onRetry) {
-		$("retry").addEventListener("click", onRetry)
-		$("gate-again").addEventListener("click", () => location.reload())
-		$("theme").addEventListener("click", () => this.#nextTheme())
-		$("language").addEventListener("click", toggleLanguage)
+		listen("retry", "click", onRetry)
+		listen("gate-again", "click", () => location.reload())
+		listen("theme", "click", () => this.#nextTheme())
+		listen("language", "click", toggleLanguage)
 		this.#drawTheme()
 	}
 
@@ -36,9 +36,8 @@ export class Status {
 	}
 
 	about({model = {}, user_id: user = "", version = ""}) {
-		this.version = `miniOpenClaw ${version}`
 		$("user").textContent = user
-		$("user").title = this.version
+		$("user").title = this.version = `miniOpenClaw ${version}`
 		$("model").textContent = model.demo ? "" : (model.name ?? "")
 		$("demo").hidden = !model.demo
 		$("demo-hint").textContent = model.hint ?? ""

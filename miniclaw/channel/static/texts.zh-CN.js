@@ -1,5 +1,3 @@
-/* Texts in Chinese: key=text, a line each. */
-
 export default `
 newChat=新对话
 chats=对话
@@ -82,11 +80,11 @@ failed=没能完成：{reason}
 commandDone=完成
 cancelled=已停止
 noAnswer=这条消息没有得到回答
-stopped_iterations=已达到步数上限，在此停止
-stopped_tool_calls=已达到工具调用上限，在此停止
-stopped_tokens=已达到 token 上限，在此停止
-stopped_seconds=已达到时间上限，在此停止
-stopped_money=已达到费用上限，在此停止
+stopped_iterations=已达到步数上限
+stopped_tool_calls=已达到工具调用上限
+stopped_tokens=已达到 token 上限
+stopped_seconds=已达到时间上限
+stopped_money=已达到费用上限
 copy=复制
 copied=已复制
 copyAnswer=复制回答
@@ -145,7 +143,6 @@ removeFile=移除 {name}
 seeFiles=请看附件。
 tooManyFiles=一条消息最多带 {count} 个附件，这些没有加上：{names}
 fileFailed=有附件没能上传，请先移除再发送
-noUploads=这个服务器不收文件
 shortcuts=键盘快捷键
 keyLine=换行
 keySlash=命令菜单（在行首）

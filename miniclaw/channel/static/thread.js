@@ -1,4 +1,4 @@
-/* One chat: its turns in order, brought together from the log, live events, and messages on their way. */
+/* One chat: its turns in order, from the log, live events, and messages on their way. */
 
 import {ApiError, getMessages} from "./api.js"
 import {failed} from "./dialogs.js"
@@ -12,7 +12,7 @@ export class Thread {
 	#turns = new Map()
 	#echoes = new Map()
 	#list = h("div.turns")
-	#older = h("button", {type: "button", class: "older quiet", t: "older", hidden: true})
+	#older = h("button", {class: "older quiet", t: "older", hidden: true})
 	#loading = h("p.loading.muted", {t: "loading"})
 	#problem = h("div.thread-problem", {role: "alert"})
 	#first
@@ -36,7 +36,7 @@ export class Thread {
 		return !this.#list.childElementCount && (this.#knows || !this.session)
 	}
 
-	/** The turn that Stop means: the one that runs, else the first that waits. */
+	/** What Stop means: the turn that runs, else the first that waits. */
 	get active() {
 		return this.#find(turn => !turn.hasEnded && turn.attempt > 0) ?? this.#find(turn => !turn.hasEnded)
 	}
@@ -132,7 +132,7 @@ export class Thread {
 		if (this.active) await this.tools.wire.command("cancel", {turn_id: this.active.id})
 	}
 
-	/** Bring the chat up to date: subscribe and ask for the running turn, then read the log, then go on live. */
+	/** Subscribe and ask for the running turn, then read the log, then go on live. */
 	async sync() {
 		if (!this.session) return
 		if (this.#buffer) {
@@ -216,7 +216,7 @@ export class Thread {
 		setTimeout(() => (turn.isCatchingUp = false), CATCH_UP_PAUSE_MS)
 	}
 
-	/** Put a page of the log in; of the running turn only what the user said, the rest comes as events. */
+	/** Of the running turn only what the user said is put in: the rest comes as events. */
 	#merge(page, running) {
 		const groups = byTurn(page.messages)
 		if (page.more && this.#knows && ![...groups.keys()].some(id => this.#turns.has(id))) {
@@ -285,7 +285,6 @@ export class Thread {
 		this.#older.hidden = !page.more
 	}
 
-
 	/** What comes from the log is not read out as if it were said now. */
 	#setBusy = isBusy => this.element.setAttribute("aria-busy", isBusy)
 
@@ -295,7 +294,7 @@ export class Thread {
 		this.#loading.hidden = true
 		const text = error.status === 404 || error.code === "session_not_found"
 			? [h("strong", {t: "chatMissing"}), h("span", {t: "chatMissingMore"})]
-			: [h("span", {t: ["loadFailed", {reason: error.message || error.code}]}), h("button", {type: "button", t: "retryNow", onclick: () => this.sync()})]
+			: [h("span", {t: ["loadFailed", {reason: error.message || error.code}]}), h("button", {t: "retryNow", onclick: () => this.sync()})]
 		this.#problem.append(icon("warn"), h("div", ...text))
 	}
 

@@ -1,4 +1,4 @@
-/* One turn: a message and its answer. Takes events in their order, whatever way they come. */
+/* One turn: a message and its answer. Takes events in their order. */
 
 import {Answer} from "./answer.js"
 import {ApprovalPart, ReasoningPart, ToolPart, asText, frame} from "./cards.js"
@@ -26,16 +26,13 @@ export class Turn {
 	#outcome = null
 	#isOld = false
 
-	/**
-	 * `on` has `decide(approval, decision)`, `quote(text)` and `branch(turn, text)`.
-	 * A turn without an id waits for the server to take its message.
-	 */
+	/** `on` has `decide(approval, decision)`, `quote(text)`, `branch(turn, text)`; without an id it waits to be taken. */
 	constructor(id, on) {
 		this.id = id
 		this.on = on
 		this.attempt = 0
 		this.seq = 0
-		/** What is shown is not all of it, or not rendered: it is read again from the log when the turn ends. */
+		/** Not all is shown, or rendered: it is read again from the log when the turn ends. */
 		this.isDirty = false
 		/** It seems to have ended without an answer; an event may prove that wrong. */
 		this.isGuess = false
@@ -90,14 +87,11 @@ export class Turn {
 
 	refuse(reason, again, discard) {
 		this.#setState("ended")
-		const buttons = [h("button", {type: "button", t: "sendAgain", onclick: again}), h("button", {type: "button", t: "discard", onclick: discard})]
+		const buttons = [h("button", {t: "sendAgain", onclick: again}), h("button", {t: "discard", onclick: discard})]
 		this.#foot.replaceChildren(note("problem", "notSent", {reason}), h("div.choices", ...buttons))
 	}
 
-	/**
-	 * Take an event.
-	 * @returns `gap` when events are missing before it, `lost` when only a new snapshot can help, else nothing
-	 */
+	/** Returns `gap` when events are missing before this one, `lost` when only a new snapshot can help. */
 	take({name, attempt, seq, data}) {
 		if (this.hasEnded && !this.isGuess) return this.#late(name, data)
 		if (attempt < this.attempt) return undefined
@@ -196,11 +190,11 @@ export class Turn {
 	}
 
 	#block(attempt, seq, data) {
-		// The last blocks of a text come just before the event that ends it, and carry its number.
+		// A text's last blocks come just before the event that ends it, with its number.
 		const isLast = seq === this.seq + 1 && data.rest === ""
 		if (attempt > this.attempt || (seq > this.seq && !isLast)) return "gap"
 		const part = this.#answer.lastText
-		// A block of an older moment that is missing here: its rest has been overtaken by what is shown.
+		// A missing block of an older moment: what is shown has overtaken its rest.
 		const isLate = seq < this.seq && data.index >= (part?.count ?? 0)
 		return part && !isLate && part.block(data) ? undefined : "lost"
 	}
@@ -222,7 +216,7 @@ export class Turn {
 		return announce(t(ENDS[name], {reason: data.message ?? ""}))
 	}
 
-	/** The end's text is what was streamed last; where it is not, the log knows. */
+	/** Where the end's text is not what was streamed last, the log knows. */
 	#finishText({text = "", html}) {
 		const shown = bare(this.#answer.text)
 		const last = this.#answer.endsWith(TextPart) ? this.#answer.lastText : null
@@ -257,7 +251,7 @@ export class Turn {
 		this.on.quote(isInside ? selection.toString() : this.#answer.text)
 	}
 
-	/** The end of a turn that the log showed: only what it cost and remembered is new. */
+	/** The log showed this turn: only what it cost and remembered is new. */
 	#late(name, data) {
 		if (name !== "turn.finished" || this.#outcome) return undefined
 		this.#outcome = {name, data}

@@ -1,4 +1,4 @@
-/* The one WebSocket: requests with answers, events, and coming back after every break. */
+/* The one WebSocket: requests, events, coming back after every break. */
 
 import {newId} from "./dom.js"
 
@@ -71,7 +71,7 @@ export class Wire {
 		}
 	}
 
-	/** Send a text; resolves with `{status, session_id, turn_id}` once it is stored. */
+	/** Resolves with `{status, session_id, turn_id}` once it is stored. */
 	async sendText(id, payload) {
 		return (await this.#request(id, "text", payload, ANSWER_MS)).data
 	}
@@ -104,7 +104,7 @@ export class Wire {
 			const isAnswer = this.#settle(payload.reply_to, null, new WireError(payload.code, payload.message))
 			if (!isAnswer) this.onFailed(payload)
 		} else if (!ANSWERS.has(payload.name) || (!this.#settle(payload.data.reply_to, payload, null) && payload.turn_id)) {
-			// A command that waited in the queue was acknowledged before; its result is the end of a turn.
+			// A queued command was acknowledged before; its result ends a turn.
 			this.onEvent(payload)
 		}
 	}
@@ -119,7 +119,7 @@ export class Wire {
 		return true
 	}
 
-	/** A link that died silently is found by a ping that nobody answers; any answer will do. */
+	/** Finds a link that died silently: any answer will do. */
 	#watch() {
 		if (!this.isOpen || Date.now() - this.#lastFrame < SILENCE_MS) return
 		const socket = this.#socket
