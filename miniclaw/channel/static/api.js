@@ -38,3 +38,14 @@ export function getMessages(id, before) {
 	const query = new URLSearchParams({limit: 50, html: 1, ...(before === undefined ? {} : {before})})
 	return call(sessionPath(id, `/messages?${query}`))
 }
+
+/** The user's message of a turn as the log has it, with position and attachments. */
+export async function messageOf(session, turn) {
+	for (let before; ; ) {
+		const {messages, more} = await getMessages(session, before)
+		const known = messages.find(message => message.role === "user" && message.turn_id === turn)
+		if (known) return known
+		if (!more) throw new ApiError(0, "not_found", "")
+		before = messages[0].position
+	}
+}

@@ -1,6 +1,6 @@
 /* Starts the page and joins its parts: which chat is shown, where events go, what is sent. */
 
-import {call} from "./api.js"
+import {call, messageOf} from "./api.js"
 import {Composer, hello} from "./composer.js"
 import {failed, toast} from "./dialogs.js"
 import {$, copyText, icon, listen, newId, ownedBy} from "./dom.js"
@@ -190,7 +190,7 @@ async function branch(thread, turn, text) {
 	if (isBranching) return
 	isBranching = true
 	try {
-		const {position, attachments} = await thread.messageOf(turn)
+		const {position, attachments} = await messageOf(thread.session, turn.id)
 		await sidebar.fork(thread.session, position - 1)
 		send(text, attachments)
 		toast(t("branched"))

@@ -113,17 +113,6 @@ export class Thread {
 
 	#find = fits => [...this.#turns.values()].find(fits)
 
-	/** The user's message of a turn, as the log has it: with its position and its attachments. */
-	async messageOf(turn) {
-		for (let before; ; ) {
-			const {messages, more} = await getMessages(this.session, before)
-			const known = messages.find(message => message.role === "user" && message.turn_id === turn.id)
-			if (known) return known
-			if (!more) throw new ApiError(0, "not_found", "")
-			before = messages[0].position
-		}
-	}
-
 	failed(error) {
 		if (error.reply_to) this.#find(({sentAs}) => sentAs === error.reply_to)?.fail(error)
 	}
