@@ -79,7 +79,7 @@ export class Answer {
 		}
 	}
 
-	/** `html` is the text's rendering, as blocks or in one piece, `rest` what is still open behind it. */
+	/** `html` is the text's rendering, as blocks or in one piece, `rest` what is still open. */
 	addText(text, html, rest = "") {
 		const blocks = [html ?? []].flat()
 		return this.add(new TextPart(text, blocks, blocks.length ? rest : text))

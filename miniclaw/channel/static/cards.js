@@ -26,7 +26,7 @@ function brief(value) {
 	return short.length > BRIEF_CHARACTERS ? `${short.slice(0, BRIEF_CHARACTERS)}…` : short
 }
 
-/** Text in a frame; of long text a piece, and more of it each time somebody asks, so that nothing freezes. */
+/** Text in a frame; of long text a piece, and more each time, so that nothing freezes. */
 export function frame(text) {
 	let shown = SHOWN_CHARACTERS
 	const pre = h("pre", {tabindex: 0}, text.slice(0, shown))

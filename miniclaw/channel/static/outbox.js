@@ -1,4 +1,4 @@
-/* Messages that the server has not confirmed. Each keeps its id, so it is taken once, however often it is sent. */
+/* Messages that the server has not confirmed; each keeps its id, so it is taken once. */
 
 import {newId, tab} from "./dom.js"
 import {t} from "./i18n.js"

@@ -65,7 +65,7 @@ export class ScrollKeeper {
 	}
 
 	#turned({deltaY}) {
-		// The page may grow while the wheel's scrolling glides on: it aims at what was the end when it was turned.
+		// The wheel's scrolling aims at what was the end when it was turned.
 		this.#goal = deltaY > 0 ? this.scroller.scrollHeight : Infinity
 		if (deltaY >= 0 || this.scroller.scrollTop <= 0) return
 		this.#following = false

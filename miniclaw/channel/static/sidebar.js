@@ -1,4 +1,4 @@
-/* The list of chats: found, renamed, forked, exported, deleted; kept up to date by `session.updated`. */
+/* The list of chats, kept up to date by `session.updated`. */
 
 import {call, sessionPath} from "./api.js"
 import {failed, form, menu, signButton, toast} from "./dialogs.js"
