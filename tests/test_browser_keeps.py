@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.async_api import Route, WebSocketRoute, expect
+from playwright.async_api import FilePayload, Route, WebSocketRoute, expect
 
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
@@ -23,7 +23,7 @@ async def ok(_: list[Message]) -> LLMResponse:
     return LLMResponse(text="ok")
 
 
-def files(count: int) -> list[dict[str, str | bytes]]:
+def files(count: int) -> list[FilePayload]:
     return [{"name": f"n{i}.txt", "mimeType": "text/plain", "buffer": b"4711"} for i in range(count)]
 
 
