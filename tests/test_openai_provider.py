@@ -270,7 +270,7 @@ asyncio.run(main())
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
 def test_a_client_that_cannot_be_loaded_for_want_of_descriptors_is_tried_again() -> None:
     command = [sys.executable, "-c", WITHOUT_DESCRIPTORS]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout.splitlines()
     assert {line.rpartition(" The ")[0] for line in lines} == {"True unreachable"}, lines
     assert "could not be loaded" in lines[0] and "cannot be reached" in lines[-1]
 

@@ -44,6 +44,8 @@ class EventReader:
         self._is_start = True
         self._is_half_break = False
         self._has_events = False
+        self._fault: ModelError | None = None
+        """Of an event in a piece whose first events were sound; raised behind them."""
 
     def feed(self, data: bytes) -> list[Any]:
         """Take bytes; returns the values that they complete.
@@ -51,6 +53,8 @@ class EventReader:
         Raises:
             ModelError: an event is no JSON.
         """
+        if self._fault is not None:
+            raise self._fault
         is_plain = self._has_events and not (self._line or self._data or self._event or self._is_half_break)
         if is_plain and data.startswith(b"data: {") and data.find(b"\n") == len(data) - 2:
             # One event alone, as nearly all tokens come: a short way to what the long one gives.
@@ -67,8 +71,13 @@ class EventReader:
             )
         found: list[Any] = []
         for line in lines:
-            if not self.is_done:
-                self._take(line, found)
+            if not self.is_done and self._fault is None:
+                try:
+                    self._take(line, found)
+                except ModelError as error:
+                    if not found:
+                        raise
+                    self._fault = error
         return found
 
     def finish(self) -> list[Any]:
@@ -77,6 +86,8 @@ class EventReader:
         Raises:
             ModelError: it is no JSON.
         """
+        if self._fault is not None:
+            raise self._fault
         found: list[Any] = []
         if self._line:
             line, self._line = self._line, b""
