@@ -56,10 +56,8 @@ class EventReader:
         if self._fault is not None:
             raise self._fault
         is_plain = self._has_events and not (self._line or self._data or self._event or self._is_half_break)
-        if is_plain and data.startswith(b"data: {") and data.find(b"\n") == len(data) - 2:
-            # One event alone, as nearly all tokens come: a short way to what the long one gives.
-            if data.endswith(b"}\n\n") and (value := _whole(data[6:-2])) is not None:
-                return [value]
+        if is_plain and data.endswith(b"}\n\n") and (values := _plain(data)) is not None:
+            return values
         if self._is_half_break and data.startswith(b"\n"):
             data = data[1:]
         self._is_half_break = data.endswith(b"\r")
@@ -137,6 +135,16 @@ class EventReader:
             elif self._event.startswith(b"response."):  # some servers name the kind only here
                 value.setdefault("type", self._event.decode("utf-8", "replace"))
         found.append(value)
+
+
+def _plain(data: bytes) -> list[Any] | None:
+    """The values of whole events of one line, as nearly all tokens come: a short way to what the long one gives."""
+    values = []
+    for event in data[:-2].split(b"\n\n"):
+        if not event.startswith(b"data: {") or b"\n" in event or (value := _whole(event[6:])) is None:
+            return None
+        values.append(value)
+    return values
 
 
 def read_json(data: bytes, advice: str = "") -> Any:
