@@ -301,6 +301,7 @@ async def test_a_wait_that_was_planned_with_a_false_clock_ends_after_a_restart(t
     first = row("a", created_at=START, attempts=1, next_at=START + 36_000)  # the clock was ten hours ahead
     async with post_office(tmp_path, Platform(), first, clock=clock) as post:
         await post.all_are("sent")
+    assert len(post.platform.tries) == 1
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -315,6 +316,7 @@ async def test_a_clock_that_is_set_back_lengthens_no_wait(tmp_path: Path, restar
         await eventually(lambda: restarted or platform.tries)
         clock.now = START - 3600
         await post.all_are("sent")
+    assert len(platform.tries) == (1 if restarted else 2)
 
 
 # --- restarts and storage ---------------------------------------------------------------------------------

@@ -195,3 +195,4 @@ async def test_an_input_that_breaks_off_is_its_end() -> None:
     os.close(inputs)  # 从写的那一头读：和终端没了一样，是 OSError
     async with asyncio.timeout(5):
         await serve_stdio(shop(), broken, 1)
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "什么也没留下"
