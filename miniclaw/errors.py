@@ -127,6 +127,10 @@ class ToolError(MiniClawError):
     """A tool call was refused or failed; the model reads the text and decides what to do next."""
 
 
+class OutsideWorkspace(ToolError):
+    """A path leads to where the file tools do not reach; another tool may."""
+
+
 class ToolTimeout(ToolError, TimeoutError):
     """What a tool asked did not answer in time; a call that only reads is tried once more."""
 

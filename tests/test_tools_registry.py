@@ -15,6 +15,7 @@ import pytest
 
 from miniclaw.errors import ConfigError, ToolError
 from miniclaw.tools import Risk, Tool, ToolBox, ToolContext, ToolRegistry, ToolResult, tool
+from miniclaw.tools.paths import read_path
 
 
 @tool(risk="read")
@@ -197,6 +198,30 @@ async def test_an_unknown_name_gets_a_suggestion() -> None:
         await registry.execute("?\x00", {})
     ).error == "There is no tool `?\ufffd`. The tools are: echo, count."
     assert (await ToolRegistry().execute("x", {})).error == "There is no tool `x`. The tools are: none."
+
+
+async def test_a_path_out_of_the_workspace_names_the_foreign_tool_that_may_reach_it() -> None:
+    class Foreign(Counter):
+        parameters = {"type": "object", "properties": {"path": {"type": "string"}}}
+        origin = "the MCP server `files`"
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+    @tool(risk="read")
+    def list_files(path: str) -> str:
+        """List a directory."""
+        return "/".join(read_path(path))
+
+    others = [
+        Foreign(f"mcp__files__{name}") for name in ("search_files", "list_directory", "list_more_of_it")
+    ]
+    alone, beside = ToolRegistry([list_files, Counter()]), ToolRegistry([list_files, *others])
+    refused = (await alone.execute("list_files", {"path": "/srv/报告"})).content
+    assert refused.endswith("Paths begin in the workspace, such as `a/b.md`.")
+    hinted = (await beside.execute("list_files", {"path": "/srv/报告"})).content
+    assert hinted.startswith(refused) and "Call `mcp__files__list_directory` with this path" in hinted
+    assert "mcp__" not in (await beside.execute("list_files", {"path": "../x"})).content
 
 
 async def test_a_tool_error_is_what_the_model_reads() -> None:

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Final
 
-from miniclaw.errors import ToolError
+from miniclaw.errors import OutsideWorkspace, ToolError
 
 __all__ = ["MAX_DEPTH", "read_path"]
 
@@ -28,7 +28,9 @@ def read_path(path: str, *, is_new: bool = True) -> tuple[str, ...]:
     text = path.replace("\\", "/")
     shown = repr(path[:80])
     if text.startswith(("/", "~")) or (is_new and re.match("[A-Za-z]:", text)):
-        raise ToolError(f"The path {shown} is not relative. Paths begin in the workspace, such as `a/b.md`.")
+        raise OutsideWorkspace(
+            f"The path {shown} is not relative. Paths begin in the workspace, such as `a/b.md`."
+        )
     names = tuple(name for name in text.split("/") if name not in ("", "."))
     if ".." in names:
         raise ToolError(f"The path {shown} leads upwards; `..` is not allowed.")

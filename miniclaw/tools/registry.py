@@ -6,7 +6,6 @@ Whether a call is allowed is decided before it comes here; only what is `forbidd
 from __future__ import annotations
 
 import asyncio
-import difflib
 import functools
 import logging
 import re
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, overload
 
-from miniclaw.errors import ConfigError, ToolError
+from miniclaw.errors import ConfigError, OutsideWorkspace, ToolError
 from miniclaw.gateway.protocol import new_id, plain_text
 from miniclaw.tools.arguments import ValidatesArguments, check_arguments, optional_without_null
 from miniclaw.tools.base import Risk, Tool, ToolResult, ToolSource, fault_of
@@ -23,6 +22,7 @@ from miniclaw.tools.context import ToolContext
 from miniclaw.tools.exports import chat_form, mcp_form, responses_form
 from miniclaw.tools.foreign import contained, is_cancelled, kind_of, tasks_contained, text_of, trace_of
 from miniclaw.tools.function import FunctionTool, origin_of
+from miniclaw.tools.hints import in_reach, no_such_tool
 from miniclaw.tools.results import readable
 from miniclaw.tools.risk import risk_of
 
@@ -187,7 +187,7 @@ class ToolRegistry:
         """
         entry = self._listed(name)
         if entry is None:
-            return self._failure(self._unknown(name))
+            return self._failure(no_such_tool(name, self.names()))
         started = time.perf_counter()
         result = await self._hooked(entry, arguments, context)
         if context is not None and entry.tool.is_outside:
@@ -233,7 +233,8 @@ class ToolRegistry:
             result = await self._in_time(tool, values, tries=2 if risk == "read" else 1)
             return await readable(result, self._result_chars, context, hide=self.hide, new_id=self._new_id)
         except ToolError as error:
-            return self._failure(text_of(error) or "The tool refused and gave no reason.")
+            hint = in_reach(tool, self) if isinstance(error, OutsideWorkspace) else ""
+            return self._failure((text_of(error) or "The tool refused and gave no reason.") + hint)
         except BaseException as error:  # boundary: a fault in one tool ends neither the turn nor the program
             if is_cancelled(error):
                 raise
@@ -263,13 +264,6 @@ class ToolRegistry:
 
     def _failure(self, text: str) -> ToolResult:
         return ToolResult.failure(self.hide(plain_text(text))[: self._result_chars])
-
-    def _unknown(self, name: str) -> str:
-        names = self.names()
-        close = difflib.get_close_matches(name[:64], names, n=3)
-        if close:
-            return f"There is no tool `{name}`. Did you mean {' or '.join(f'`{c}`' for c in close)}?"
-        return f"There is no tool `{name}`. The tools are: {', '.join(names) or 'none'}."
 
     def _listed(self, name: str) -> _Entry | None:
         entry = self._entries.get(self._aliases.get(name, name))
