@@ -92,6 +92,13 @@ async def test_dates_can_be_added_to(at: str, add: str, iso: str) -> None:
     assert result.data["iso"] == iso, result.content
 
 
+@pytest.mark.parametrize("word", ["now", " Now", "现在"])
+async def test_a_model_may_say_now(word: str) -> None:
+    arguments = {"timezone": "UTC", "at": word, "until": word, "add": "1 day"}
+    data = (await registry.execute("datetime", arguments)).data
+    assert (data["iso"], data["days"]) == ("2026-03-02T00:00:00+00:00", -1)
+
+
 async def test_the_time_between_two_moments_is_told() -> None:
     arguments = {"timezone": "UTC", "until": "2026-12-25", "add": "1 day"}
     result = await registry.execute("datetime", arguments)

@@ -18,6 +18,11 @@ from miniclaw.cli import HARMLESS
 
 __all__ = ["HARMLESS", "JsonScreen", "Screen", "State", "is_capable"]
 
+_TOLD = frozenset(
+    "approve cancel clear compact delete deny forget memories model remember rename stats timers".split()
+)
+"""Commands that come to a sentence or rows of their own; of the others every value is shown."""
+
 
 @dataclass
 class State:
@@ -155,7 +160,7 @@ class Screen:
 
     def result(self, name: str, result: dict[str, Any]) -> None:
         """Show what a command came to."""
-        if name in ("memories", "stats", "timers"):
+        if name in _TOLD:
             self._line(command_text(name, result))
             return
         for key, value in result.items():

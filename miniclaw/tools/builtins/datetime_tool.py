@@ -46,12 +46,12 @@ def datetime_tool(*, clock: Callable[[], float] = time.time) -> Tool:
         """Tell the date, time and weekday in a time zone: now, at another moment, or so much later or earlier."""
         zone = _zone(timezone)
         try:
-            moment = _read(at, zone) if at else datetime.fromtimestamp(clock(), UTC).astimezone(zone)
-            moment = _add(moment, add)
+            now = datetime.fromtimestamp(clock(), UTC).astimezone(zone)
+            moment = _add(_read(at, zone, now), add)
             data = _told(moment, timezone)
             content = "{date} {time}, {weekday} (time zone {timezone}; ISO 8601: {iso})".format(**data)
             if until:
-                end = _read(until, zone)
+                end = _read(until, zone, now)
                 between = end - moment
                 data["days"] = (end.date() - moment.date()).days
                 data["seconds"] = between.total_seconds()
@@ -76,8 +76,10 @@ def _told(moment: datetime, timezone: str) -> dict[str, object]:
     }
 
 
-def _read(text: str, zone: tzinfo | None) -> datetime:
+def _read(text: str, zone: tzinfo | None, now: datetime) -> datetime:
     """A moment; one without an offset is meant in `zone`."""
+    if text.strip().casefold() in ("", "now", "现在"):
+        return now
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError as error:
