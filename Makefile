@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN_STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
+TEST_HOW := -n 2 --dist worksteal
 export MINICLAW_PROJECT := $(CURDIR)
 
 .PHONY: help run test check course format docs bench chaos soak peers conformance clean
@@ -24,11 +25,15 @@ $(DEV_STAMP): pyproject.toml
 run: $(RUN_STAMP) ## install into .venv and serve; ARGS="--port 9000" passes arguments on
 	@$(BIN)/miniclaw serve $(ARGS) || test $$? -eq 130
 
-test: $(DEV_STAMP) ## run all tests with coverage; ARGS="-k name" passes arguments on
+test: $(DEV_STAMP) ## run all tests; ARGS="-k name" passes arguments on, COVERAGE=1 measures what they run
+ifdef COVERAGE
 	$(BIN)/coverage erase
-	PYTHONWARNDEFAULTENCODING=1 $(BIN)/coverage run -m pytest -n 2 --dist worksteal $(ARGS)
+	PYTHONWARNDEFAULTENCODING=1 $(BIN)/coverage run -m pytest $(TEST_HOW) $(ARGS)
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report $(if $(ARGS),,--fail-under=90)
+else
+	PYTHONWARNDEFAULTENCODING=1 $(BIN)/python -m pytest $(TEST_HOW) $(ARGS)
+endif
 
 check: $(DEV_STAMP) ## lint, format check, types
 	$(BIN)/ruff check .
