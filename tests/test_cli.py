@@ -193,7 +193,7 @@ def test_an_output_that_cannot_be_written_ends_the_program(tmp_path: Path, targe
 
 def test_a_double_slash_sends_a_text_that_begins_with_a_slash(tmp_path: Path) -> None:
     done = run("chat", data_dir=tmp_path, stdin="//help\n/history\n")
-    assert done.returncode == 0 and "user · /help" in done.stdout
+    assert done.returncode == 0 and "user: /help" in done.stdout
 
 
 async def test_what_only_an_own_gateway_can_do_is_refused_when_one_is_running(tmp_path: Path) -> None:
@@ -219,7 +219,12 @@ def test_piped_lines_are_answered_one_after_the_other_in_one_session(tmp_path: P
 
 def test_a_skill_is_switched_on_before_anything_was_said(tmp_path: Path) -> None:
     done = run("chat", data_dir=tmp_path, stdin="/skills customer-service\n")
-    assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("· True") == 1
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.count("● ") == 1
+
+
+def test_the_models_are_shown_before_anything_was_said(tmp_path: Path) -> None:
+    done = run("chat", data_dir=tmp_path, stdin="/model\n")
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout.startswith("model: miniclaw-demo")
 
 
 def test_resume_goes_on_with_the_latest_session(tmp_path: Path) -> None:

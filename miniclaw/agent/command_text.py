@@ -26,7 +26,7 @@ _SENTENCES: Final = {
     "ping": "pong {time}",
 }
 _LISTS: Final = {
-    "sessions": ("sessions", "{session_id}  {title}"),
+    "sessions": ("sessions", "{session_id}  {title} ({updated_at:.16})"),
     "tools": ("tools", "{name}: {description}"),
     "help": ("commands", "/{name}: {about}"),
     "mcp": ("servers", "{name}: {state} {version} {error}"),
@@ -36,8 +36,8 @@ _LISTS: Final = {
 }
 
 
-def command_text(name: str, result: dict[str, Any]) -> str:
-    """A short text of a command's result."""
+def command_text(name: str, result: dict[str, Any], *, most: int = LISTED) -> str:
+    """A short text of a command's result; of a list `most` rows."""
     match name:
         case "cancel":
             return (
@@ -46,16 +46,15 @@ def command_text(name: str, result: dict[str, Any]) -> str:
                 else "没有正在进行的回答。/ Nothing is running."
             )
         case "model":
-            return "\n".join(
-                [f"model: {result['model']}", *(f"- {one}" for one in result["models"][:LISTED])]
-            )
+            return "\n".join([f"model: {result['model']}", *(f"- {one}" for one in result["models"][:most])])
         case "stats":
             here = [f"会话 / session: {_used(row)}" for row in result.get("session") or ()]
             return _lines(
                 [*here, *(f"{row['day']}  {row['model']}: {_used(row)}" for row in result["usage"])]
             )
         case "skills":
-            return _lines([f"{'● ' if row['active'] else ''}{row['name']}" for row in result["skills"]])
+            rows = [f"{'● ' * row['active']}{row['name']}: {row['description']}" for row in result["skills"]]
+            return _lines(rows, most)
         case "memories" if "cleared" in result:
             return f"已清空 {result['cleared']} 条记忆。/ {result['cleared']} memories were removed."
         case "memories":
@@ -68,7 +67,9 @@ def command_text(name: str, result: dict[str, Any]) -> str:
     if sentence := _SENTENCES.get(name):
         return sentence.format_map(_Given(result))
     key, row = _LISTS.get(name, ("", ""))
-    return _lines([row.format_map(_Given(one)) for one in result.get(key) or ()]) if key else "OK"
+    rows = [row.format_map(_Given(one)) for one in result.get(key) or ()]
+    rows += ["⚠ {source}: {error}".format_map(_Given(one)) for one in result.get("problems") or ()]
+    return _lines(rows, most) if key else "OK"
 
 
 def memory_rows(memories: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -91,9 +92,9 @@ def _used(row: Mapping[str, Any]) -> str:
     return f"{row['input_tokens']} + {row['output_tokens']}, {money}"
 
 
-def _lines(rows: list[str]) -> str:
-    short = [" ".join(row.split())[:200] for row in rows[:LISTED]]
-    more = [f"… +{len(rows) - LISTED}"] if len(rows) > LISTED else []
+def _lines(rows: list[str], most: int = LISTED) -> str:
+    short = [" ".join(row.split())[:200] for row in rows[:most]]
+    more = [f"… +{len(rows) - most}"] if len(rows) > most else []
     return "\n".join([*short, *more]) or "（空）/ (nothing)"
 
 

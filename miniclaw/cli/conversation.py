@@ -101,8 +101,8 @@ class Conversation:
                 waiting.set_exception(error)
 
     async def in_session(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
-        """Send a command; one that chooses something for a session makes it, where nothing was said yet."""
-        if self.session_id is None and args and name in ("model", "skills"):
+        """Send a command; one about the model or skills of a session makes it, where nothing was said yet."""
+        if self.session_id is None and (name == "model" or (args and name == "skills")):
             self.session_id = (await self.command("new"))["session_id"]
         return await self.command(name, args)
 
@@ -163,9 +163,9 @@ class Conversation:
         self.session_id = result.get("session_id") or self.session_id
         if command.name == "model":
             self.state.model = str(result.get("model") or self.state.model)
-        self.screen.result(command.name, result)
         if command.name == "help":
-            self.screen.result("help", {"commands": [{"name": n, "about": a} for n, a in LOCAL.items()]})
+            result["commands"] += [{"name": n, "about": a} for n, a in LOCAL.items()]
+        self.screen.result(command.name, result)
         if command.name == "stats":
             self.screen.note(self.state.line())
         return True

@@ -19,7 +19,8 @@ from miniclaw.cli import HARMLESS
 __all__ = ["HARMLESS", "JsonScreen", "Screen", "State", "is_capable"]
 
 _TOLD = frozenset(
-    "approve cancel clear compact delete deny forget memories model remember rename stats timers".split()
+    "approve cancel clear compact delete deny forget fork help mcp memories model new remember rename resume"
+    " sessions skills stats timers tools".split()
 )
 """Commands that come to a sentence or rows of their own; of the others every value is shown."""
 
@@ -161,7 +162,11 @@ class Screen:
     def result(self, name: str, result: dict[str, Any]) -> None:
         """Show what a command came to."""
         if name in _TOLD:
-            self._line(command_text(name, result))
+            self._line(command_text(name, result, most=1000))
+            return
+        if name == "history":
+            for message in result["messages"]:
+                self._line(f"{message['role']}: {message['content']}")
             return
         for key, value in result.items():
             if isinstance(value, list):
