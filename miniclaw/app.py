@@ -287,9 +287,8 @@ class MiniClaw:
         )
         server.add(self.web.routes())
         server.add(self.api.routes())
-        if self._backend.uploads is not None:
-            self.uploads = Uploads(self._backend.uploads, settings, self.data_dir)
-            server.add(self.uploads.routes())
+        self.uploads = Uploads(self._backend.uploads, settings, self.data_dir)
+        server.add(self.uploads.routes())
         self._add_platforms(server)
         if "generic" in self._push:
             await self.identities.ensure(settings.channels.generic.user)

@@ -60,10 +60,7 @@ class Backend(Protocol):
     @property
     def timers(self) -> TimerStore: ...
     @property
-    def uploads(self) -> UploadStore | None:
-        """`None` = it takes no files."""
-        ...
-
+    def uploads(self) -> UploadStore: ...
     @property
     def fence(self) -> FenceOf: ...
 
@@ -113,7 +110,7 @@ class SQLiteBackend:
         self.usage = UsageLedger(db, settings.prices, clock=clock)
         self.desk = ApprovalDesk(db, settings.approval, is_admin=self.identities.is_admin, clock=clock)
         self.timers = TimerStore(db, clock=clock)
-        self.uploads: UploadStore | None = UploadStore(db, clock=clock)
+        self.uploads = UploadStore(db, clock=clock)
 
     def mailbox(self, run: Run) -> TurnQueue:
         """Where turns wait for `run`."""

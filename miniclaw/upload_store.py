@@ -10,7 +10,7 @@ from miniclaw.db import Database
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, TextPayload
 
-__all__ = ["UploadStore", "claim_uploads"]
+__all__ = ["KEEP_UNSENT", "UploadStore", "claim_uploads", "named_uploads", "no_upload"]
 
 KEEP_UNSENT: Final = 24 * 3600.0
 """Seconds for which an upload can wait for its message."""
@@ -28,7 +28,7 @@ class UploadStore:
         row = (file.id, user_id, file.model_dump_json(exclude_defaults=True), self._clock())
         await self._db.write(lambda c: c.execute("INSERT INTO uploads VALUES (?, ?, ?, ?, 0)", row).rowcount)
 
-    def unsent(self) -> list[tuple[str, FileRef]]:
+    async def unsent(self) -> list[tuple[str, FileRef]]:
         """Users and files that no message carried in time and none can any more, some hundred at once."""
         query = "SELECT user_id, ref FROM uploads WHERE NOT sent AND created_at <= ? LIMIT 500"
         rows = self._db.read(query, (self._clock() - KEEP_UNSENT,))
@@ -46,19 +46,26 @@ def claim_uploads(connection: sqlite3.Connection, inbound: Inbound, user_id: str
     Raises:
         ProtocolError: `not_found`: there is no such upload, it is another user's, or it waited too long.
     """
-    named = inbound.payload.attachments if isinstance(inbound.payload, TextPayload) else ()
     files: list[FileRef] = []
-    for upload_id in dict.fromkeys(attachment.id for attachment in named):
+    for upload_id in named_uploads(inbound):
         rows = connection.execute(
             "UPDATE uploads SET sent = 1 WHERE upload_id = ? AND user_id = ? AND (sent OR created_at > ?) "
             "RETURNING ref",
             (upload_id, user_id, now - KEEP_UNSENT),
         ).fetchall()
         if not rows:
-            raise ProtocolError(
-                "not_found",
-                f"There is no upload `{upload_id}`; upload the file again.",
-                reply_to=inbound.msg_id,
-            )
+            raise no_upload(upload_id, inbound)
         files.append(FileRef.model_validate_json(rows[0][0]))
     return inbound.model_copy(update={"files": tuple(files)}) if files else inbound
+
+
+def named_uploads(inbound: Inbound) -> list[str]:
+    """The uploads that a message names, each once."""
+    named = inbound.payload.attachments if isinstance(inbound.payload, TextPayload) else ()
+    return list(dict.fromkeys(attachment.id for attachment in named))
+
+
+def no_upload(upload_id: str, inbound: Inbound) -> ProtocolError:
+    """The refusal of a message that names what is not there for it."""
+    text = f"There is no upload `{upload_id}`; upload the file again."
+    return ProtocolError("not_found", text, reply_to=inbound.msg_id)

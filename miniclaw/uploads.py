@@ -79,7 +79,7 @@ class Uploads:
 
     async def forget_unsent(self) -> None:
         """Delete what waited a day for its message."""
-        for user_id, file in self._store.unsent():
+        for user_id, file in await self._store.unsent():
             workspace = self._workspace(user_id)
             for path in filter(None, (file.path, file.text_path)):
                 try:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from miniclaw.agent.providers import LLMProvider, LLMResponse, Message
@@ -18,9 +19,10 @@ from miniclaw.redis.backend import RedisBackend
 from miniclaw.redis.queue import RedisMailbox
 from miniclaw.session.models import Entry
 from tests.support.agent import DictatedProvider, Zap, eventually, question, send
-from tests.support.claw import port_of, running_claw
+from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import RawClient, raw_client
 from tests.support.redis import fresh_prefix, needs_redis, shared_server
+from tests.test_uploads import Person
 
 pytestmark = needs_redis
 
@@ -149,6 +151,42 @@ async def test_a_socket_sees_a_turn_that_another_node_runs_and_goes_on_without_a
             assert end["data"]["text"] == "one two three"
             await client.send("command", {"name": "resume", "args": {**place, "after_seq": first["seq"]}})
             assert (await until_event(client, "turn.finished"))["data"]["text"] == "one two three"
+
+
+async def test_a_file_uploaded_at_one_node_goes_with_a_message_to_another_and_to_its_owner_alone(
+    tmp_path: Path,
+) -> None:
+    prefix, now = fresh_prefix(), [1_800_000_000.0]
+    given = {"redis.url": shared_server().url, "redis.prefix": prefix}
+    first, second = (
+        running_claw(tmp_path, ScriptedProvider([echo] * 9), web=True, arguments=given, clock=lambda: now[0])
+        for _ in "ab"
+    )
+    async with first as a, second as b, aiohttp.ClientSession() as http:
+        take_no_work(a)
+        assert a.web is not None and b.web is not None and a.uploads is not None
+        await a.identities.ensure("bob")
+        here, there, other = (
+            Person(http, f"http://127.0.0.1:{port}", token)
+            for port, token in (
+                (a.web.port, TOKEN),
+                (b.web.port, TOKEN),
+                (a.web.port, await a.identities.new_token("bob")),
+            )
+        )
+        status, told = await here.upload("红色的车".encode("gb18030"), "车.txt")
+        assert status == 201
+        _, unsent = await here.upload("不要".encode(), "b.txt")
+        assert (await other.say("mine", told["id"]))[1]["error"]["code"] == "not_found"
+        assert "红色的车" in (await there.say("什么车", told["id"]))[1]["text"]
+        now[0] += 24 * 3600.0 + 1
+        assert (await there.say("late", unsent["id"]))[1]["error"]["code"] == "not_found"
+        for claw in (a, b):
+            assert claw.uploads is not None
+            await claw.uploads.forget_unsent()
+        kept = sorted(path.name for path in (tmp_path / "users/owner/workspace/uploads").iterdir())
+        assert kept == ["车.txt", "车.txt.txt"]
+        assert (await here.say("again", told["id"]))[0] == 200
 
 
 async def test_an_end_that_nobody_could_be_told_of_is_found_by_those_who_wait_for_it(tmp_path: Path) -> None:

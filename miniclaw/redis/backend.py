@@ -20,6 +20,7 @@ from miniclaw.redis.queue import RedisMailbox
 from miniclaw.redis.relay import RedisRelay
 from miniclaw.redis.storage import RedisSearch, RedisStorage
 from miniclaw.redis.turns import RedisTurns
+from miniclaw.redis.uploads import RedisUploads
 from miniclaw.session.models import Turn
 
 if TYPE_CHECKING:
@@ -46,13 +47,13 @@ class RedisBackend:
         self.identities = RedisIdentities(link, clock=clock)
         self.storage = RedisStorage(link)
         self.search = RedisSearch(self.storage)
+        self.uploads = RedisUploads(link, clock=clock)
         self.turns = RedisTurns(link, settings.limits, clock=clock)
         self.outbox = RedisOutbox(link, node=self.node, lease=redis.lease, clock=clock)
         self.once = RedisOnce(link)
         self.usage = RedisLedger(link, settings.prices, clock=clock)
         self.desk = RedisDesk(link, settings.approval, is_admin=self.identities.is_admin, clock=clock)
         self.timers = RedisTimers(link, clock=clock)
-        self.uploads = None
         self._mailbox: RedisMailbox | None = None
         self._relay: RedisRelay | None = None
         self._upkeep: asyncio.Task[None] | None = None

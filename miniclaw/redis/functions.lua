@@ -278,6 +278,12 @@ register('accept', function(p, args)
     local waiting = ahead - redis.call('HEXISTS', p .. 's:' .. sid, 'running')
     if waiting >= a.per_session then return {'error', 'session_busy'} end
   end
+  for _, id in ipairs(a.uploads) do
+    local up = redis.call('HMGET', p .. 'up:' .. id, 'user_id', 'created_at')
+    local late = redis.call('ZSCORE', p .. 'unsent', id) and up[2] and tonumber(up[2]) <= tonumber(a.now) - a.keep_unsent
+    if up[1] ~= user or late then return {'error', 'not_found', id} end
+  end
+  for _, id in ipairs(a.uploads) do redis.call('ZREM', p .. 'unsent', id) end
   store_new(p, new)
   if not sid then
     sid = a.new_session

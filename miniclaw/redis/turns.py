@@ -11,15 +11,17 @@ from typing import Any, Final
 
 from miniclaw.config import Clock
 from miniclaw.errors import ProtocolError
-from miniclaw.gateway.protocol import Inbound, TextPayload, new_id
+from miniclaw.gateway.protocol import Inbound, new_id
 from miniclaw.redis.link import RedisLink
 from miniclaw.redis.outbox import row_of
 from miniclaw.redis.storage import pairs, rows_of, text_of
+from miniclaw.redis.uploads import RedisUploads
 from miniclaw.session.models import Entry, Turn, TurnState, Usage
 from miniclaw.session.outbox import Delivery
 from miniclaw.session.ports import Accepted
 from miniclaw.session.turns import DEDUPE_LIFETIME
 from miniclaw.settings import LimitSettings
+from miniclaw.upload_store import KEEP_UNSENT, named_uploads, no_upload
 
 __all__ = ["RedisTurns", "turn_of", "usage_rows"]
 
@@ -67,6 +69,7 @@ class RedisTurns:
     def __init__(self, link: RedisLink, limits: LimitSettings, *, clock: Clock) -> None:
         self._link = link
         self._limits = limits
+        self._uploads = RedisUploads(link, clock=clock)
         self._clock = clock
         self._known: OrderedDict[str, Turn] = OrderedDict()
         self.accepting: Callable[[str, bool], None] = lambda turn_id, begins: None
@@ -76,15 +79,16 @@ class RedisTurns:
 
     async def accept(self, inbound: Inbound, reserve: Callable[[str], None]) -> Accepted:
         """See `TurnStore.accept`; the bounds are those of all gateways together."""
-        _refuse_files(inbound)
         reserve("")
-        message = inbound.model_dump(mode="json", exclude_none=True)
+        message = (await self._uploads.with_files(inbound)).model_dump(mode="json", exclude_none=True)
         more = {
             "dedupe": list(inbound.dedupe or (inbound.msg_id,)),
             "max_waiting": self._limits.waiting,
             "per_session": self._limits.waiting_per_session,
             "remember": int(DEDUPE_LIFETIME * 1000),
             "new_session": new_id("ses"),
+            "uploads": named_uploads(inbound),
+            "keep_unsent": KEEP_UNSENT,
             "new_turn": (new_turn := new_id("turn")),
         }
         envelope = json.dumps({**self._envelope(inbound), **more})
@@ -94,7 +98,7 @@ class RedisTurns:
         finally:
             self.accepting(new_turn, False)
         if answer[0] == "error":
-            raise _refused(answer[1], inbound)
+            raise no_upload(answer[2], inbound) if len(answer) > 2 else _refused(answer[1], inbound)
         session_id, turn_id = answer[1], answer[2]
         if answer[0] == "duplicate":
             first = await self.find(turn_id)  # whoever sent it again may want its end
@@ -230,12 +234,6 @@ class RedisTurns:
 def day_of(moment: float) -> str:
     """The day (UTC) that usage is counted for."""
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d}"
-
-
-def _refuse_files(inbound: Inbound) -> None:
-    if isinstance(inbound.payload, TextPayload) and inbound.payload.attachments:
-        text = "Many gateways on Redis take no files yet; send the text alone."
-        raise ProtocolError("unsupported", text, reply_to=inbound.msg_id)
 
 
 def _refused(code: str, inbound: Inbound) -> ProtocolError:
