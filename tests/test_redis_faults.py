@@ -187,6 +187,25 @@ def test_doctor_says_what_a_redis_lacks(tmp_path: Path, capsys: pytest.CaptureFi
     assert away["state"] == "failed" and "MINICLAW_REDIS_URL" in away["mend"]
 
 
+def test_the_terminal_talks_in_redis_and_the_sessions_there_are_listed_found_and_exported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = ["--data-dir", str(tmp_path)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINICLAW_REDIS_URL", shared_server().url)
+        patch.setenv("MINICLAW_REDIS__PREFIX", fresh_prefix())
+        patch.setenv("OPENAI_API_KEY", "")
+        assert main(["chat", "--once", "红色的车 37*43", *there]) == 0
+        capsys.readouterr()
+        for words in (["list"], ["search", "红色"]):
+            assert main(["sessions", *words, *there]) == 0
+            session_id, _, rest = capsys.readouterr().out.partition(" ")
+            assert session_id.startswith("ses_") and "红色的车 37*43" in rest
+        assert main(["sessions", "export", session_id, *there]) == 0
+        assert "1591" in capsys.readouterr().out
+    assert not (tmp_path / "miniclaw.db").exists()
+
+
 # --- ways to a Redis --------------------------------------------------------------------------------------
 
 
