@@ -293,6 +293,23 @@ async def test_an_answer_given_just_before_a_restart_is_not_asked_for_again(tmp_
         assert tool.ran == ["a"]
 
 
+async def test_a_question_whose_time_ended_while_the_process_was_down_takes_no_answer(tmp_path: Path) -> None:
+    now, tool, options = [time.time()], Zap(), {"limits.drain_seconds": 0}
+    async with running_claw(
+        tmp_path, ScriptedProvider([zap("a")]), arguments=options, clock=lambda: now[0]
+    ) as claw:
+        claw.registry.register(tool)
+        receipt = await send(claw)
+        asked = await question(claw)
+        await claw.mailbox.stop(0)
+        now[0] += 3600
+        assert await refused(claw, asked.approval_id, "owner", "always") == "approval_not_found"
+    async with running_claw(tmp_path, ScriptedProvider([DONE]), clock=lambda: now[0]) as claw:
+        claw.registry.register(tool)
+        await outcome(claw, receipt.turn_id)
+        assert (tool.ran, await claw.desk.open_for("owner")) == ([], [])
+
+
 # --- who is asked -----------------------------------------------------------------------------------------
 
 

@@ -149,7 +149,10 @@ class ApprovalDesk:
         state = _STATES.get(decision, "approved")
         approval = await self._decide(reference, user_id, decision, state)
         if approval is None:
-            raise ProtocolError("approval_not_found", "There is no such open question; it may be answered.")
+            raise ProtocolError(
+                "approval_not_found",
+                "There is no such open question; it may be answered, or its time is over.",
+            )
         self.wake(approval.approval_id, state, decision)
         logger.info("approval %s of %s: %s", approval.approval_id, approval.tool, decision)
         return approval
@@ -161,12 +164,13 @@ class ApprovalDesk:
     async def _decide(
         self, reference: str, user_id: str, decision: Decision, state: State
     ) -> Approval | None:
-        """Store the answer to a question that is open and this user's, and its rule."""
+        """Store the answer to a question that is open, in time and this user's, and its rule."""
+        moment = self._clock()  # not later: an answer may have to wait for storage
 
         def operation(connection: sqlite3.Connection) -> Approval | None:
             query = f"SELECT {_COLUMNS} FROM approvals WHERE state = 'asked' AND ? IN (approval_id, short_id)"
             rows = connection.execute(
-                f"{query} AND {_MAY_ANSWER}", (reference, *self._who(user_id))
+                f"{query} AND expires_at > ? AND {_MAY_ANSWER}", (reference, moment, *self._who(user_id))
             ).fetchall()
             if not rows:
                 return None

@@ -70,7 +70,8 @@ class RedisDesk(ApprovalDesk):
         self, reference: str, user_id: str, decision: Decision, state: State
     ) -> Approval | None:
         rule = decision if decision in ("session", "always") else ""
-        row = await self._link.call("decide", reference, *self._about(user_id), state, rule, waits=False)
+        given = (reference, *self._about(user_id), state, rule, repr(self._clock()))
+        row = await self._link.call("decide", *given, waits=False)
         return _approval(pairs(row)) if row else None
 
     async def _open(self, turn: Turn, call: ToolCall, summary: str) -> Approval:
