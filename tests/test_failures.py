@@ -113,6 +113,7 @@ def test_an_overflow_is_known_with_the_limit_that_it_names(
         (404, said("no", code="DeploymentNotFound"), "model_not_found", "model_not_found"),
         (400, said("x is not a valid model ID"), "model_not_found", "model_not_found"),
         (400, said("Model Not Exist"), "model_not_found", "model_not_found"),
+        (404, said("No endpoints found for vendor/m-1."), "model_not_found", "model_not_found"),
         (404, "404 page not found", "endpoint_missing", "model_not_found"),
         (405, None, "endpoint_missing", "model_not_found"),
         (400, said("no", code="data_inspection_failed"), "content_filter", "model_error"),
@@ -127,6 +128,11 @@ def test_a_refusal_has_its_kind(status: int, body: object, kind: str, code: str)
     error = meaning(status, body)
     assert (error.kind, error.code) == (kind, code)
     assert str(error).endswith(".") and str(error)[0].isupper()
+
+
+def test_a_router_that_has_the_model_but_not_for_such_a_request_is_told_in_its_words() -> None:
+    words = "No endpoints found that can handle the requested parameters"
+    assert str(meaning(404, said(words))).endswith(f"`m` cannot be used so at http://host/v1: {words}.")
 
 
 @pytest.mark.parametrize(

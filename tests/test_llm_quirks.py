@@ -724,6 +724,11 @@ WORDED = [
     ("stream_options", "include_usage is not allowed"),
     ("stream_options", "stream options not supported"),
     ("seed", "seed: Extra inputs are not permitted"),
+    ("seed", "seed参数非法。请检查文档。"),
+    ("temperature", "temperature参数非法。请检查文档。"),
+    ("parallel_tool_calls", "参数parallel_tool_calls不合法"),
+    ("stream_options", "不支持stream_options参数"),
+    ("tool_choice", "tool_choice参数目前仅支持auto"),
     *(
         ("tool_choice", message)
         for message in (
@@ -737,6 +742,7 @@ WORDED = [
             "'stream' does not support true",
             "stream=true is not supported",
             "Streaming is not supported",
+            "当前模型不支持stream参数",
         )
     ),
     *(
@@ -748,6 +754,7 @@ WORDED = [
                 "tool calling is unsupported",
             ),
             *("Function calling is not enabled for models/gemma-3-27b-it", "该模型不支持工具调用"),
+            *("不支持tools参数", "tools参数不支持", "tools param requires --jinja flag"),
         )
     ),
 ]
@@ -837,6 +844,11 @@ HISTORY: dict[str, tuple[str, Body, Body]] = {
         "missing_content",
         {"check": "assistant_without_content_key"},
         refusal("messages.2: missing field `content`"),
+    ),
+    "content empty": (
+        "assistant_tool_call_then_tool",
+        {"check": "assistant_tool_call_with_empty_string_content"},
+        refusal("Invalid request: message at position 2 with role 'assistant' must not be empty"),
     ),
     "call ids": (
         "assistant_tool_call_then_tool",

@@ -49,7 +49,7 @@ _AUTH_CODES: Final = frozenset({
 _AUTH_WORDS: Final = re.compile(r"api key (?:not valid|is invalid)|(?:invalid|incorrect) api key")
 _MODEL_CODES: Final = frozenset({"model_not_found", "deploymentnotfound", "modelnotfound", "invalid_model"})
 _MODEL_WORDS: Final = re.compile(
-    r"not a valid model|model .{0,80}(?:not found|not exist)|(?:unknown|no such|invalid) model|model not exist"
+    r"not a valid model|model .{0,80}(?:not found|not exist)|(?:unknown|no such|invalid) model|model not exist|no endpoints found for"
 )
 _FILTER_CODES: Final = frozenset({
     *("content_filter", "content_policy_violation", "data_inspection_failed", "datainspectionfailed", "1301")
@@ -175,6 +175,9 @@ def _missing(report: Report, where: str, model: str) -> ModelError:
     if _is_about_model(report) or "model" in report.message.lower():
         text = f"There is no model `{model}` at {where}; check OPENAI_MODEL."
         return ModelError("model_not_found", text, kind="model_not_found")
+    if "no endpoints found" in report.message.lower():  # OpenRouter
+        text = f"The model `{model}` cannot be used so at {where}: {report.message[:300].rstrip('. ')}."
+        return ModelError("model_not_found", text, kind="endpoint_missing")
     text = (
         f"There is no such API at {where}; check OPENAI_BASE_URL, which usually ends in /v1, and `model.api`."
     )

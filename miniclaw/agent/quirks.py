@@ -19,12 +19,14 @@ _NOT: Final = (
     r"(?:not (?:be )?(?:support|allow|enabl|permit|available)|n't support|unsupported|不支持|不允许|未启用)"
 )
 _NO_TOOLS: Final = re.compile(
-    rf"(?<!parallel )(?:tools?|functions?)(?: call(?:s|ing)?| use)?\W{{0,3}}(?:is |are |do |does )?{_NOT}"
-    rf"|{_NOT}\w* ?(?:\w+ )?\W?(?:tools?\b|functions?\b|工具|函数)|support tool use|enable-auto-tool-choice"
+    rf"(?<!parallel )(?:tools?|functions?)(?: call(?:s|ing)?| use|参数)?\W{{0,3}}(?:is |are |do |does )?{_NOT}"
+    rf"|{_NOT}\w* ?(?:\w+ )?\W?(?:(?:tools?|functions?)(?![a-z0-9_])|工具|函数)|support tool use"
+    r"|tools?\W{0,3}(?:param\w* )?requires? \W?--|enable-auto-tool-choice"
 )
 _NO_STREAM: Final = re.compile(
-    rf"\bstream(?:ing)?\b(?! options).{{0,30}}{_NOT}|{_NOT}\w* \w*\s?stream(?:ing)?\b(?! options)"
+    rf"\bstream(?:ing)?\b(?! options).{{0,30}}{_NOT}|{_NOT}\w* ?\w*\s?stream(?:ing)?\b(?! options)", re.ASCII
 )
+"""ASCII, here and below: a Chinese sentence has no space around a name."""
 _ROLES: Final = ("system", "developer")
 _ALLOWED: Final = re.compile(
     r"\bexpected|one of|should be|must be|supported (?:values|roles)|\bonly\b|allowed"
@@ -81,7 +83,11 @@ class Quirks:
                 continue
             if name == "images" and not (images_in(body) and self.images == "taken"):
                 continue
-            if getattr(self, name) != value and re.search(pattern, words) and self.is_new(f"{name}={value}"):
+            if (
+                getattr(self, name) != value
+                and re.search(pattern, words, re.A)
+                and self.is_new(f"{name}={value}")
+            ):
                 setattr(self, name, value)
                 return f"{name}={value}"
         return (
@@ -208,7 +214,8 @@ _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
         "simple",
     ),
     (
-        r"content.*\b(?:blank|empty|non-?empty)\b|(?:blank|empty|non-?empty)\b.*\bcontent\b|at least one character",
+        r"content.*\b(?:blank|empty|non-?empty)\b|(?:blank|empty|non-?empty)\b.*\bcontent\b|at least one character"
+        r"|\bmessage\b.{0,60}must not be empty",
         "content",
         "null",
     ),
@@ -229,11 +236,11 @@ def _is_about(name: str, value: object, message: str) -> bool:
     else:
         about = (
             rf"['\"`]{name}['\"`]|(?:supplied|parameter|argument|field|参数)\W{{1,3}}{name}\b"
-            rf"|\b{name}\W{{1,3}}(?:is |are )?(?:{_NOT}|extra|unknown)"
+            rf"|参数{name}\b|\b{name}\W{{0,3}}(?:is |are )?(?:{_NOT}|extra|unknown|参数)"
         )
     parts = list(value) if isinstance(value, dict) else [value] if isinstance(value, str) and value else []
     named = [rf"\b{part}\b" if "_" in part else rf"['\"`]{re.escape(part)}['\"`]" for part in map(str, parts)]
-    return re.search("|".join([about, *named]), message) is not None
+    return re.search("|".join([about, *named]), message, re.ASCII) is not None
 
 
 def _roles(body: Mapping[str, Any]) -> list[str]:
