@@ -101,7 +101,10 @@ class ModelError(MiniClawError):
         requested: the tokens that were sent, where an overflow named them.
         retry_after: seconds to wait before another try can succeed, where the server named them.
         retryable: whether the same request may succeed when it is sent again.
+        body: what the server reported inside an answer whose status was good, as it came.
     """
+
+    body: object = None
 
     def __init__(
         self,

@@ -613,12 +613,36 @@ async def test_an_answer_that_reached_its_length_keeps_its_text_and_runs_no_call
         ("<html>hello</html>", "bad_stream"),
         (": nothing", "stream_cut"),
         ("data: [DONE]", "bad_stream"),
+        ('data: {"error": {"code": 402}}', "quota"),
+        ('data: {"error": {"code": "408", "message": "late"}}', "server"),
+        ('{"choices": [{"index": 0, "error": {"code": 401, "message": "No"}}]}', "auth"),
+        *(
+            (f"data: {json.dumps(chunk(finish='error', error={'code': code, 'message': said}))}", kind)
+            for code, said, kind in (
+                (402, "Insufficient credits", "quota"),
+                (429, "slow down", "rate_limited"),
+                (502, "Provider returned error", "server"),
+                (400, "maximum context length is 8192 tokens", "context_overflow"),
+                (400, "I do not like you", "refused"),
+                ("server_error", "Provider disconnected", "server"),
+            )
+        ),
     ],
 )
 async def test_a_stream_that_says_that_it_failed_is_asked_for_once_more(said: str, kind: str) -> None:
     played = await play(case_of(said))
     assert played.error is not None and played.error.kind == kind
-    assert len(played.requests) == {"context_overflow": 1, "rate_limited": 3, "overloaded": 3}.get(kind, 2)
+    often = dict.fromkeys(("rate_limited", "overloaded", "server"), 3)
+    once = dict.fromkeys(("context_overflow", "quota", "auth", "refused"), 1)
+    assert len(played.requests) == (often | once).get(kind, 2)
+
+
+async def test_a_stream_that_failed_is_told_in_the_servers_words_and_an_error_of_nothing_is_none() -> None:
+    said = chunk(finish="error", error={"code": 504, "message": "Upstream idle timeout"})
+    played = await play(case_of(chunk({"content": "half"}), said))
+    assert "reported: Upstream idle timeout" in str(played.error)
+    empty = [chunk({"content": "Hi"}, error=None), chunk(finish="stop", error={"code": 0, "message": ""})]
+    assert (await play(case_of(*empty))).text == "Hi"
 
 
 async def test_a_stream_that_is_cut_before_anything_was_shown_is_asked_for_again() -> None:
@@ -683,6 +707,32 @@ ADAPTED: dict[str, tuple[Body, Body, Body]] = {
         },
         {"parallel_tool_calls": None},
     ),
+    **{
+        f"parallel_tool_calls, {name}": (
+            {
+                "send": {"parallel_tool_calls": True},
+                "reject_if": [{"path": "parallel_tool_calls", "exists": True}],
+            },
+            {"status": 200, "body": body},
+            {"parallel_tool_calls": None},
+        )
+        for name, body in {
+            "inside an answer": {
+                "error": {"message": "Unsupported parameter: 'parallel_tool_calls'", "code": "x"}
+            },
+            "of MiniMax": {
+                "base_resp": {
+                    "status_code": 2013,
+                    "status_msg": "invalid params, unknown parameter: parallel_tool_calls",
+                }
+            },
+            "in a stream": "data: "
+            + json.dumps(
+                chunk(finish="error", error={"code": 400, "message": "parallel_tool_calls is not supported"})
+            )
+            + "\n\n",
+        }.items()
+    },
     "n": (
         {"send": {"n": 1}, "reject_if": [{"path": "n", "exists": True}]},
         refusal("Unrecognized request argument supplied: n"),

@@ -23,6 +23,7 @@ MOST_WAIT: Final = 30.0
 
 _UNSURE: Final = frozenset({200, 400, 403})
 """Statuses beside which the code tells what is meant."""
+_STATUS: Final = re.compile(r"[45]\d\d", re.ASCII)
 _QUOTA_CODES: Final = frozenset({
     *("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"),
     *("exceeded_current_quota_error", "arrearage", "insufficient_credits", "credit_balance_exhausted", "1113"),
@@ -66,15 +67,18 @@ def explain(
 
     Args:
         report: what the body says.
-        status: of the HTTP response; 200 is a refusal inside an answer.
+        status: of the HTTP response; 200 is a refusal inside an answer, whose code may be a status.
         info: the model, for the sentence.
         wait: the seconds that the server asks to wait.
         now: seconds since the epoch, to say when it is free again.
     """
     where, model = (info.where, info.name) if info else ("the model server", "")
+    said, is_inside = f"answered {status}", status == 200
+    if is_inside:
+        said, status = "reported", int(report.code) if _STATUS.fullmatch(report.code) else 200
     if (lasting := _lasting(report, status, where)) is not None:
         return lasting
-    if (overflow := overflow_in(report, status)) is not None:
+    if (overflow := overflow_in(report, 200 if is_inside and status != 429 else status)) is not None:
         return overflow
     if status == 429 or (status in _UNSURE and report.has(_RATE_CODES)):
         return _rate_limited(wait if wait is not None else report.delay, now)
@@ -84,7 +88,6 @@ def explain(
     if status in {404, 405, 410} or (status == 400 and _is_about_model(report)):
         return _missing(report, where, model)
     text = (report.message or report.type or report.code)[:300].rstrip(". ")
-    said = "reported" if status == 200 else f"answered {status}"
     sentence = f"The model server {f'at {where} ' if info else ''}{said}{f': {text}' if text else ''}."
     if report.has(_FILTER_CODES):
         sentence = "The content filter of the model server refused this; say it in other words."
@@ -121,8 +124,11 @@ def read_failure(error: Exception, info: ModelInfo, clock: Callable[[], float]) 
     import httpx2
     from openai import APIConnectionError, APIStatusError
 
-    if isinstance(error, ModelError):
+    if isinstance(error, ModelError) and error.body is None:
         return error, Report(str(error))
+    if isinstance(error, ModelError):
+        report = read_report(error.body)
+        return explain(report, 200, info, now=clock()), report
     if isinstance(error, APIStatusError):
         try:
             report = read_report(read_json(error.response.content))
@@ -153,7 +159,9 @@ def _is_late(error: BaseException | None) -> bool:
 
 def error_inside(body: object) -> ModelError:
     """The error that is reported inside an answer whose status was good."""
-    return explain(read_report(body), 200)
+    error = explain(read_report(body), 200)
+    error.body = body
+    return error
 
 
 def _rate_limited(wait: float | None, now: float) -> ModelError:

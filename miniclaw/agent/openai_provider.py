@@ -47,8 +47,8 @@ DRAIN_SECONDS: Final = 0.1
 LIST_SECONDS: Final = 5.0
 """How long a server may take to list its models for a sentence."""
 MOST_CHANGES: Final = 12
-TEACHING: Final = frozenset({"refused", "server", "endpoint_missing", "model_not_found"})
-"""Kinds of failures that may come of a request that the server does not take."""
+TEACHING: Final = frozenset({"refused", "server", "stream_error", "endpoint_missing", "model_not_found"})
+"""Kinds of failures that may come of a request that the server does not take, before an answer begins."""
 
 
 @dataclass(slots=True)
@@ -178,7 +178,8 @@ class OpenAIProvider:
                 response = request.assembler.finish()
             except (OpenAIError, ModelError, httpx2.HTTPError, httpx2.InvalidURL) as error:
                 failure, report = self._failure(error)
-                if not is_shown and failure.kind in TEACHING and changes < MOST_CHANGES:
+                is_refusal = failure.kind in TEACHING and not request.assembler.began
+                if not is_shown and is_refusal and changes < MOST_CHANGES:
                     if change := (trial := quirks.copy()).learn(report, request.body):
                         quirks, changes = trial, changes + 1
                         logger.warning("model %s refused a request, so now with: %s", self._model, change)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from miniclaw.gateway.protocol import plain_text
 
-__all__ = ["Report", "read_report", "retry_after", "whole_number"]
+__all__ = ["Report", "is_error", "is_report", "read_report", "retry_after", "whole_number"]
 
 _SOON: Final = re.compile(
     r"(?:try again|retry|wait|available) (?:again )?(?:in|after|for)\s*:?\s*((?:[\d.]+ ?(?:ms|[hms]|sec\w*|min\w*|hours?)\s*)+)",
@@ -50,6 +50,24 @@ class Report:
     def has(self, codes: frozenset[str]) -> bool:
         """Whether the code or the type is one of these."""
         return self.code.lower() in codes or self.type.lower() in codes
+
+
+def is_error(value: object) -> bool:
+    """Whether a field `error` tells of one: some servers send it empty."""
+    if isinstance(value, dict):
+        return any(value.values()) and value.get("code") not in (0, "0", 200, "200")
+    return isinstance(value, str | list) and bool(value)
+
+
+def is_report(chunk: dict[str, Any]) -> bool:
+    """Whether a chunk without an answer is the report of an error, in one of the forms in use."""
+    if chunk.get("error") or chunk.get("object") == "error" or chunk.get("detail"):
+        return True
+    said = any(isinstance(chunk.get(key), str) for key in ("message", "msg", "error_msg"))
+    if said and any(isinstance(chunk.get(key), str | int) for key in ("code", "error_code")):
+        return True
+    base = chunk.get("base_resp")  # MiniMax
+    return isinstance(base, dict) and bool(base.get("status_code"))
 
 
 def read_report(body: object) -> Report:

@@ -10,6 +10,7 @@ from miniclaw.agent.answer import AnswerBuilder, cut_error
 from miniclaw.agent.arguments import parse_call
 from miniclaw.agent.failures import error_inside
 from miniclaw.agent.providers import MOST_CALLS, LLMChunk, LLMResponse
+from miniclaw.agent.report import is_error, is_report
 from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import plain_text
 from miniclaw.session.history import parse_arguments
@@ -78,12 +79,14 @@ class ChatAssembler:
         if not isinstance(chunk, dict):
             return None
         choices = chunk.get("choices")
-        if not choices and (report := _report_in(chunk)) is not None:
-            raise error_inside(report)
+        if is_error(chunk.get("error")) or (not choices and is_report(chunk)):
+            raise error_inside(chunk)
         if isinstance(usage := chunk.get("usage") or ("x_groq" in chunk and _groq_usage(chunk)), dict):
             self._usage = usage
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and self._is_ours(choice):
+                if is_error(choice.get("error")):
+                    raise error_inside(choice)
                 if (taken := self._take_choice(choice)) is not None:
                     return taken
         return None
@@ -244,17 +247,6 @@ class ChatAssembler:
 
     def _is_offered(self, beginning: str) -> bool:
         return any(name.startswith(beginning) for name in self._offered)
-
-
-def _report_in(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """The report of an error that a chunk is, in one of the forms in use."""
-    if chunk.get("error") or chunk.get("object") == "error" or chunk.get("detail"):
-        return chunk
-    said = any(isinstance(chunk.get(key), str) for key in ("message", "msg", "error_msg"))
-    if said and any(isinstance(chunk.get(key), str | int) for key in ("code", "error_code")):
-        return chunk
-    base = chunk.get("base_resp")  # MiniMax
-    return chunk if isinstance(base, dict) and base.get("status_code") else None
 
 
 def _content(content: object) -> tuple[str, str]:
