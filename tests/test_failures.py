@@ -86,10 +86,19 @@ def test_an_overflow_is_known_with_the_limit_that_it_names(
     assert (error.limit, error.requested) == (limit, sent)
 
 
+@pytest.mark.parametrize(("prompt", "is_told"), [(7000, True), (8000, True), (9000, False)])
+def test_where_the_answers_length_makes_it_too_long_that_is_told(prompt: int, is_told: bool) -> None:
+    words = f"you requested {prompt + 2000} tokens ({prompt} in the messages, 2000 in the completion)"
+    error = meaning(400, said(f"This model's maximum context length is 8192 tokens. However, {words}."))
+    assert (error.limit, error.requested) == (8192, prompt + 2000)
+    assert ("agent.max_tokens" in str(error)) is is_told
+
+
 @pytest.mark.parametrize(
     ("status", "body", "kind", "code"),
     [
         (400, said("API key not valid. Please pass a valid API key."), "auth", "model_auth"),
+        (403, said("Your input was flagged for violence"), "content_filter", "model_error"),
         (403, said("no", status="PERMISSION_DENIED"), "auth", "model_auth"),
         (200, said("no", code="invalid_api_key"), "auth", "model_auth"),
         (400, {"code": "Arrearage", "message": "Access denied, please check your account."}, "quota", "model_quota"),

@@ -684,6 +684,28 @@ ADAPTED: dict[str, tuple[Body, Body, Body]] = {
         refusal("max_tokens is too large: 99999. This model supports at most 4096 completion tokens."),
         {"max_tokens": 4096},
     ),
+    **{
+        f"max_tokens beyond the window, {left} left": (
+            {"send": {"max_tokens": asked}, "reject_if": [{"path": "max_tokens", "equals": asked}]},
+            refusal(message),
+            {"max_tokens": left},
+        )
+        for asked, message, left in (
+            (
+                8192,
+                "This model's maximum context length is 8192 tokens. However, you requested 8692 tokens (500 in the "
+                "messages, 8192 in the completion). Please reduce the length of the messages or completion.",
+                4096,
+            ),
+            (
+                100_000,
+                "This endpoint's maximum context length is 8192 tokens. However, you requested about 106000 tokens "
+                "(6000 of text input, 100000 in the output). Please reduce the length of either one.",
+                2192,
+            ),
+            (9000, "input length and `max_tokens` exceed context limit: 1000 + 9000 > 9500, decrease", 4750),
+        )
+    },
     "max_tokens out of range": (
         {"send": {"max_tokens": 99_999}, "reject_if": [{"path": "max_tokens", "equals": 99_999}]},
         refusal("Range of max_tokens should be [1, 8192]"),

@@ -55,6 +55,7 @@ _MODEL_WORDS: Final = re.compile(
 _FILTER_CODES: Final = frozenset({
     *("content_filter", "content_policy_violation", "data_inspection_failed", "datainspectionfailed", "1301")
 })  # fmt: skip
+_FILTER_WORDS: Final = re.compile(r"\bflagged\b|moderation")
 
 LONGEST_WAIT: Final = 10 * 365 * 86_400.0
 """Seconds beyond which a server's wait is not told any more exactly."""
@@ -82,14 +83,15 @@ def explain(
         return overflow
     if status == 429 or (status in _UNSURE and report.has(_RATE_CODES)):
         return _rate_limited(wait if wait is not None else report.delay, now)
-    if status == 403:
+    is_filtered = report.has(_FILTER_CODES) or (status == 403 and _FILTER_WORDS.search(report.words))
+    if status == 403 and not is_filtered:
         text = f"Access was refused by {where}; check OPENAI_API_KEY, and whether it may use the model `{model}`."
         return ModelError("model_auth", text, kind="auth")
     if status in {404, 405, 410} or (status == 400 and _is_about_model(report)):
         return _missing(report, where, model)
     text = (report.message or report.type or report.code)[:300].rstrip(". ")
     sentence = f"The model server {f'at {where} ' if info else ''}{said}{f': {text}' if text else ''}."
-    if report.has(_FILTER_CODES):
+    if is_filtered:
         sentence = "The content filter of the model server refused this; say it in other words."
         return ModelError("model_error", sentence, kind="content_filter")
     kind = _passing_kind(report, status)

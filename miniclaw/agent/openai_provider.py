@@ -47,7 +47,9 @@ DRAIN_SECONDS: Final = 0.1
 LIST_SECONDS: Final = 5.0
 """How long a server may take to list its models for a sentence."""
 MOST_CHANGES: Final = 12
-TEACHING: Final = frozenset({"refused", "server", "stream_error", "endpoint_missing", "model_not_found"})
+TEACHING: Final = frozenset({
+    *("refused", "server", "stream_error", "endpoint_missing", "model_not_found", "context_overflow")
+})  # fmt: skip
 """Kinds of failures that may come of a request that the server does not take, before an answer begins."""
 
 
@@ -180,7 +182,9 @@ class OpenAIProvider:
                 failure, report = self._failure(error)
                 is_refusal = failure.kind in TEACHING and not request.assembler.began
                 if not is_shown and is_refusal and changes < MOST_CHANGES:
-                    if change := (trial := quirks.copy()).learn(report, request.body):
+                    trial = quirks.copy()
+                    learn = trial.learn_room if failure.kind == "context_overflow" else trial.learn
+                    if change := learn(report, request.body):
                         quirks, changes = trial, changes + 1
                         logger.warning("model %s refused a request, so now with: %s", self._model, change)
                         continue

@@ -8,9 +8,13 @@ from typing import Final
 from miniclaw.agent.report import Report
 from miniclaw.errors import ModelError
 
-__all__ = ["TOO_LONG", "overflow_in"]
+__all__ = ["TOO_LONG", "overflow_in", "room_for_answer"]
 
 TOO_LONG: Final = "The conversation is too long for the model; start a new one."
+_WITH_ANSWER: Final = (
+    "The conversation and the longest answer that may follow are together too long for the model; start a new one, or "
+    "lower agent.max_tokens."
+)
 
 _CODES: Final = frozenset({
     *("context_length_exceeded", "exceed_context_size_error", "string_above_max_length", "1261"),
@@ -50,6 +54,11 @@ _LIMIT: Final = re.compile(
 """A number that words make a limit; the last one is the surest."""
 _SUM: Final = re.compile(r"(\d{1,9})\)? ?\+ ?[\w\s]{0,20}?\(?(\d{1,9})\)? ?>")
 _SENT: Final = re.compile(rf"(?:requested:?|has|contains|passed|resulted in) (?:about )?{_NUMBER}")
+_ANSWER_PART: Final = re.compile(
+    rf"{_NUMBER} (?:tokens )?(?:in|for) (?:the|your) (?:completion|output)"
+    r"|\d\)? ?\+ ?(?:[a-z_]{0,30} ?[=(])?(\d{1,9})\)? ?(?:>|\))"
+)
+"""What of that was set aside for the answer."""
 
 LOOKED_AT: Final = 600
 """Characters of a sentence in which the words are looked for."""
@@ -58,7 +67,7 @@ _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 def overflow_in(report: Report, status: int) -> ModelError | None:
     """The overflow that a report tells of, if it does."""
-    message = _THOUSANDS.sub("", report.message[:LOOKED_AT]).lower()
+    message = _plain(report)
     limit, sent = _numbers(message)
     limit, sent = report.limit or limit, report.sent or sent
     if status == 429 or _RATE.search(message):  # a rate, unless this request alone is above it
@@ -73,7 +82,31 @@ def overflow_in(report: Report, status: int) -> ModelError | None:
         )
     if not is_overflow and status != 413:
         return None
-    return ModelError("context_overflow", TOO_LONG, kind="context_overflow", limit=limit, requested=sent)
+    answer = _answer_in(message)
+    text = _WITH_ANSWER if limit and sent and answer and sent - answer < limit else TOO_LONG
+    return ModelError("context_overflow", text, kind="context_overflow", limit=limit, requested=sent)
+
+
+def room_for_answer(report: Report, asked: int) -> int | None:
+    """The longest answer to ask for instead where `asked`, more than half of what the model takes, is too long.
+
+    Half of that, or what the history leaves, but no less than a quarter: then the history is what is too long.
+    """
+    message = _plain(report)
+    (limit, sent), answer = _numbers(message), _answer_in(message)
+    if not limit or not sent or not 2 * answer > limit > sent - answer:
+        return None
+    most = max(limit // 4, min(limit // 2, limit - (sent - answer)))
+    return most if most < asked else None
+
+
+def _answer_in(message: str) -> int:
+    found = _ANSWER_PART.search(message)
+    return int(found[1] or found[2]) if found else 0
+
+
+def _plain(report: Report) -> str:
+    return _THOUSANDS.sub("", report.message[:LOOKED_AT]).lower()
 
 
 def _numbers(message: str) -> tuple[int | None, int | None]:

@@ -8,6 +8,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from miniclaw.agent.overflow import room_for_answer
 from miniclaw.agent.report import Report
 
 __all__ = ["LENGTHS", "Quirks", "images_in"]
@@ -95,6 +96,14 @@ class Quirks:
             or self._learn_length(words, body)
             or self._learn_parameter(report, body)
         )
+
+    def learn_room(self, report: Report, body: Mapping[str, Any]) -> str:
+        """Ask for a shorter answer where it is what does not fit into the model's window; as `learn`."""
+        sent = next((name for name in LENGTHS if name in body), "")
+        if not sent or (most := room_for_answer(report, body[sent])) is None:
+            return ""
+        self.longest = most
+        return f"{sent}={most}"
 
     def forget_passing(self) -> None:
         """Forget what was learned of one request only."""
