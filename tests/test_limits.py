@@ -12,6 +12,7 @@ from typing import Any
 import openai  # noqa: F401  # loaded before a time limit runs, not within it
 import pytest
 
+from miniclaw.agent.fallback import FallbackProvider
 from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
@@ -109,6 +110,24 @@ async def test_an_answer_of_hundreds_of_thousands_of_characters_is_broken_off_as
         data = (await end_of(claw))["data"]
         assert data["stopped_by"] == "tokens" and 400_000 < len(data["text"]) < 600_000
         await eventually(lambda: model.open_streams == 0)
+
+
+async def test_attempts_that_were_cut_and_repeated_are_counted_recorded_and_limited_one_by_one(
+    tmp_path: Path,
+) -> None:
+    def script(messages: list[Message], number: int) -> Reply:
+        cut = {"calls": [("zap", '{"at": "' + "x" * 15_000)], "cut": True}
+        return cut if number % 2 else {"calls": [("zap", {"at": str(number)})]}
+
+    async with served(tmp_path, script, agent__max_tokens_per_turn=10_000) as (claw, model):
+        claw.registry.register(Zap("read"))
+        data = (await end_of(claw))["data"]
+        assert data["stopped_by"] == "tokens" and len(model.requests) == 3
+        records = [record for record in await trace_of(claw) if record["kind"] == "model"]
+        assert [record["error"] for record in records] == ["model_unreachable", None, "model_unreachable"]
+        assert [record["output_tokens"] // 1000 for record in records] == [5, 0, 5]
+        assert data["usage"]["output_tokens"] == sum(record["output_tokens"] for record in records)
+        assert data["usage"]["calls"] == 3
 
 
 @pytest.mark.parametrize("finish", ["tool_calls", "length"])
@@ -275,6 +294,25 @@ async def test_with_a_money_limit_a_model_without_a_price_is_not_asked_and_the_w
         data = (await end_of(claw))["data"]
         assert data["stopped_by"] == "money" and model.requests == []
         assert '[prices."fake-chat"]' in data["text"] and "US dollars" in data["text"]
+
+
+async def test_with_a_money_limit_another_model_without_a_price_is_not_asked_instead(tmp_path: Path) -> None:
+    async with FakeModel(lambda messages, number: {"status": 401}) as down, FakeModel() as other:
+        models = [
+            OpenAIProvider(name, api_key="none", base_url=server.url)
+            for name, server in (("fake-chat", down), ("other", other))
+        ]
+        provider = FallbackProvider(models)
+        given = {"prices": PRICES, "agent.max_cost_usd": 1.0, "agent.max_iterations": 1}
+        async with running_claw(tmp_path, provider, arguments=given) as claw:
+            for _ in range(2):  # the second time the first model is left alone
+                data = (await end_of(claw))["data"]
+                assert data["stopped_by"] == "money" and '[prices."other"]' in data["text"]
+        assert (len(down.requests), other.requests) == (1, [])
+        given["prices"] = PRICES | {"other": {"input": 1.0, "output": 2.0}}
+        async with running_claw(tmp_path / "2", provider, arguments=given) as claw:
+            assert (await end_of(claw))["data"]["text"] == "echo: go"
+        await provider.close()
 
 
 async def test_without_a_price_the_cost_is_unknown_and_never_nothing(tmp_path: Path) -> None:

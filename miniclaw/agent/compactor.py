@@ -6,14 +6,16 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
 
+from miniclaw.agent.budget import Stop
 from miniclaw.agent.core import Core
+from miniclaw.agent.model_call import ModelCall
 from miniclaw.agent.progress import Progress
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.replies import limit_sentence
-from miniclaw.agent.trace import ModelCall
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.memory.compaction import compact, summary_request
 from miniclaw.memory.context import Layer
@@ -136,8 +138,12 @@ async def ask_model(
             if (stop := await progress.budget.admit(provider.info.name)) is not None:
                 raise ModelError("model_quota", limit_sentence(stop, turn.text, ""))
             with ModelCall(progress.budget, trace, provider.info.name, messages) as call:
-                call.response = await provider.chat(messages)
-                return call.response
+                async with aclosing(call.hear(provider.stream(messages))) as chunks:
+                    async for _ in chunks:
+                        pass
     except TimeoutError as error:
         text = f"The model did not answer within {seconds:g} s; try again later."
         raise ModelError("model_unreachable", text, retryable=True) from error
+    if call.response is None:
+        raise ModelError("model_quota", limit_sentence(call.stop or Stop("tokens"), turn.text, ""))
+    return call.response

@@ -8,7 +8,16 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Final, Self
 
-from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message, ModelInfo, WarmsUp, whole
+from miniclaw.agent.providers import (
+    Again,
+    LLMChunk,
+    LLMProvider,
+    LLMResponse,
+    Message,
+    ModelInfo,
+    WarmsUp,
+    whole,
+)
 from miniclaw.errors import ModelError
 
 __all__ = ["FallbackProvider"]
@@ -80,8 +89,12 @@ class FallbackProvider:
         self, messages: Sequence[Message], tools: Sequence[Message] | None, *, shows: bool
     ) -> AsyncGenerator[LLMChunk, None]:
         failures: list[ModelError] = []
+        last = self._providers[0].info.name
         for provider in self._in_order():
-            is_shown = False
+            is_shown, name = False, provider.info.name
+            if name != last or failures:
+                yield LLMChunk(again=Again(name, last, failures[-1] if failures else None))
+            last = name
             stream = provider.stream(messages, tools)
             try:
                 async for chunk in stream:
@@ -95,7 +108,7 @@ class FallbackProvider:
                 if is_shown:
                     raise _cut_short(error) from error
                 failures.append(error)
-                logger.warning("model %s cannot answer (%s)", provider.info.name, error)
+                logger.warning("model %s cannot answer (%s)", name, error)
             finally:
                 if isinstance(stream, AsyncGenerator):
                     await stream.aclose()

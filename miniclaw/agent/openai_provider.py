@@ -23,7 +23,7 @@ from miniclaw.agent.answer import AnswerBuilder, cut_prompt
 from miniclaw.agent.client import new_client, not_loaded, warm_up
 from miniclaw.agent.failures import read_failure
 from miniclaw.agent.patience import Patience
-from miniclaw.agent.providers import LLMChunk, LLMResponse, Message, ModelInfo, whole
+from miniclaw.agent.providers import Again, LLMChunk, LLMResponse, Message, ModelInfo, whole
 from miniclaw.agent.quirks import Quirks, images_in
 from miniclaw.agent.report import Report
 from miniclaw.agent.responses import ResponsesAssembler, responses_body
@@ -47,10 +47,6 @@ DRAIN_SECONDS: Final = 0.1
 LIST_SECONDS: Final = 5.0
 """How long a server may take to list its models for a sentence."""
 MOST_CHANGES: Final = 12
-TEACHING: Final = frozenset({
-    *("refused", "server", "stream_error", "endpoint_missing", "model_not_found", "context_overflow")
-})  # fmt: skip
-"""Kinds of failures that may come of a request that the server does not take, before an answer begins."""
 
 
 @dataclass(slots=True)
@@ -169,27 +165,27 @@ class OpenAIProvider:
         import httpx2
         from openai import OpenAIError
 
-        quirks = self._quirks.setdefault(self._model, Quirks())
+        quirks, has_come = self._quirks.setdefault(self._model, Quirks()), False
         while True:
             request = self._request(messages, tools, quirks)
             try:
                 async with aclosing(self._receive(request)) as chunks:
                     async for chunk in chunks:
                         is_shown = is_shown or (shows and bool(chunk.text or chunk.reasoning))
+                        has_come = True
                         yield chunk
                 response = request.assembler.finish()
             except (OpenAIError, ModelError, httpx2.HTTPError, httpx2.InvalidURL) as error:
                 failure, report = self._failure(error)
-                is_refusal = failure.kind in TEACHING and not request.assembler.began
-                if not is_shown and is_refusal and changes < MOST_CHANGES:
-                    trial = quirks.copy()
-                    learn = trial.learn_room if failure.kind == "context_overflow" else trial.learn
-                    if change := learn(report, request.body):
-                        quirks, changes = trial, changes + 1
-                        logger.warning("model %s refused a request, so now with: %s", self._model, change)
+                if not (is_shown or request.assembler.began) and changes < MOST_CHANGES:
+                    if (taught := quirks.taught(failure.kind, report, request.body)) is not None:
+                        quirks, changes = taught, changes + 1
                         continue
                 if is_shown or not await patience.wait(failure):
                     raise await self._with_models(failure) from error
+                if has_come:
+                    yield LLMChunk(again=Again(self._model, self._model, failure))
+                    has_come = False
             else:
                 if changes:  # only now: the refusals of a request that never succeeds are its own
                     quirks.forget_passing()

@@ -12,6 +12,7 @@ from miniclaw.session.models import Usage
 
 __all__ = [
     "MOST_CHARS",
+    "Again",
     "Finish",
     "LLMChunk",
     "LLMProvider",
@@ -82,6 +83,16 @@ class LLMResponse:
         return message
 
 
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What came of an answer so far is void, and another attempt is about to be made."""
+
+    model: str
+    """Who is asked now."""
+    failed: str = ""
+    failure: ModelError | None = None
+
+
 @dataclass(slots=True)
 class LLMChunk:
     """A piece of a streamed answer; the last one carries the whole `response`."""
@@ -91,6 +102,8 @@ class LLMChunk:
     response: LLMResponse | None = None
     hidden: int = 0
     """Characters that came and are not shown, such as the arguments of calls."""
+    again: Again | None = None
+    """Stands alone. A reader that must not spend more leaves here: the attempt begins when the next chunk is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +169,7 @@ async def whole(chunks: AsyncIterator[LLMChunk]) -> LLMResponse:
     """
     size = 0
     async for chunk in chunks:
+        size = 0 if chunk.again else size
         size += len(chunk.text) + len(chunk.reasoning) + chunk.hidden
         if chunk.response is not None:
             return chunk.response

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from copy import deepcopy
@@ -13,6 +14,12 @@ from miniclaw.agent.report import Report
 
 __all__ = ["LENGTHS", "Quirks", "images_in"]
 
+logger = logging.getLogger(__name__)
+
+TEACHING: Final = frozenset({
+    *("refused", "server", "stream_error", "endpoint_missing", "model_not_found", "context_overflow")
+})  # fmt: skip
+"""Kinds of failures that may come of a request that the server does not take, before an answer begins."""
 _CORE: Final = frozenset({"model", "messages", "input"})
 LENGTHS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Names of the longest answer: of Chat Completions, old and new, and of the Responses API."""
@@ -67,9 +74,16 @@ class Quirks:
     """Whether what only this server understands goes back to it."""
     _tried: set[str] = field(default_factory=set)
 
-    def copy(self) -> Quirks:
-        """One that can learn without this one."""
-        return deepcopy(self)
+    def taught(self, kind: str, report: Report, body: Mapping[str, Any]) -> Quirks | None:
+        """These with what a refusal of this kind teaches; `None` when that is nothing."""
+        if kind not in TEACHING:
+            return None
+        trial = deepcopy(self)
+        learn = trial.learn_room if kind == "context_overflow" else trial.learn
+        if not (change := learn(report, body)):
+            return None
+        logger.warning("model %s refused a request, so now with: %s", body.get("model"), change)
+        return trial
 
     def learn(self, report: Report, body: Mapping[str, Any]) -> str:
         """Change what a refusal of `body` names; returns what was changed, empty when nothing was.

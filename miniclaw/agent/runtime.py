@@ -6,15 +6,17 @@ Knows neither sessions nor channels: what it says goes out as events, what it le
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from miniclaw import failpoints
 from miniclaw.agent.budget import Budget, Stop
 from miniclaw.agent.calls import CallRunner, ReadsOnly, ToolFinished, ToolGate, ToolStarted, Transcript
 from miniclaw.agent.config import AgentConfig
-from miniclaw.agent.providers import MOST_CHARS, LLMChunk, LLMProvider, LLMResponse, Message
-from miniclaw.agent.trace import ModelCall, TurnTrace
+from miniclaw.agent.model_call import ModelCall
+from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message
+from miniclaw.agent.trace import TurnTrace
 from miniclaw.errors import ModelError
 from miniclaw.tools.base import ToolBox
 from miniclaw.tools.context import ToolContext
@@ -79,14 +81,12 @@ class AgentRuntime:
                 return
             failpoints.hit("before-model")
             response = None
-            async for chunk in _ask(provider, transcript, tools, budget, trace):
+            async for chunk in _ask(provider, transcript, tools, budget, trace, calls):
                 if chunk.response is None:
                     yield chunk
                 else:
                     response = chunk.response
-            if response is None:
-                calls.stop = Stop("tokens")  # without an end, and too long to wait for one
-            elif await calls.take(response):
+            if response is not None and await calls.take(response):
                 yield Finished(replace(response, warning="\n".join(calls.warnings)))
                 return
 
@@ -97,28 +97,21 @@ async def _ask(
     tools: list[Message] | None,
     budget: Budget,
     trace: TurnTrace,
+    calls: CallRunner,
 ) -> AsyncIterator[LLMChunk]:
-    """One answer, broken off at `MOST_CHARS`; asked for again when the history was too long and can be shorter."""
+    """One answer; asked for again when the history was too long and can be shorter. A limit may end it: `calls.stop`."""
     may_shrink = True
     while True:
         messages = transcript.messages()
-        stream = provider.stream(messages, tools)
         try:
             with ModelCall(budget, trace, provider.info.name, messages) as call:
-                async for chunk in stream:
-                    call.size += len(chunk.text) + len(chunk.reasoning) + chunk.hidden
-                    call.response = chunk.response
-                    yield chunk
-                    if call.size > MOST_CHARS:
-                        return
-                if call.response is None:
-                    raise ModelError("model_unreachable", "The model's stream was cut.", retryable=True)
+                async with aclosing(call.hear(provider.stream(messages, tools))) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
+            calls.stop = call.stop
             return
         except ModelError as error:
             is_overflow = error.code == "context_overflow" and not call.size
             if not (is_overflow and may_shrink and transcript.shrink(error.limit)):
                 raise
             may_shrink = False
-        finally:
-            if isinstance(stream, AsyncGenerator):
-                await stream.aclose()

@@ -149,7 +149,11 @@ class ChatAssembler:
         if isinstance(parts, list):
             taken: list[_Call] = []
             for part in parts:
-                if isinstance(part, dict) and (call := self._take_call(part, taken)) is not None:
+                if not isinstance(part, dict):
+                    continue
+                if (call := self._take_call(part, taken)) is None:
+                    hidden += len(str(part))
+                else:
                     taken.append(call)
                     hidden += len(call.arguments[-1]) or 1
                     hidden += sum(len(str(part[key])) for key in part.keys() - _CALL_KEYS)

@@ -11,26 +11,20 @@ import json
 import logging
 import os
 import shutil
-import time
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from miniclaw.agent.budget import Budget
 from miniclaw.agent.masking import mask
-from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.providers import ToolCall
 from miniclaw.config import Clock
-from miniclaw.errors import ModelError
 from miniclaw.memory.context import Layer
-from miniclaw.session.history import content_text
 from miniclaw.session.models import Turn, Usage
 from miniclaw.settings import TraceSettings
 from miniclaw.tools.base import ToolResult
 
-__all__ = ["ModelCall", "TraceStore", "TurnTrace"]
+__all__ = ["TraceStore", "TurnTrace"]
 
 logger = logging.getLogger(__name__)
 _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
@@ -185,81 +179,3 @@ class TurnTrace:
         head = {"kind": kind, "at": round(self._store.clock(), 3), "turn_id": turn.turn_id}
         head |= {"session_id": turn.session_id, "user_id": turn.user_id, "attempt": turn.attempt}
         self._store.add(turn.turn_id, {**head, **record})
-
-
-class ModelCall:
-    """One request to a model: counted, priced, recorded, however it ends.
-
-    A call that told no usage, or was interrupted, is counted by an estimate.
-
-    Attributes:
-        response: set by the caller when there is one.
-        size: characters that came so far.
-    """
-
-    __slots__ = ("_began", "_budget", "_let_go", "_messages", "_model", "_trace", "response", "size")
-
-    def __init__(self, budget: Budget, trace: TurnTrace, model: str, messages: Sequence[Message]) -> None:
-        self._budget = budget
-        self._trace = trace
-        self._model = model
-        self._messages = messages
-        self.response: LLMResponse | None = None
-        self.size = 0
-
-    def __enter__(self) -> Self:
-        self._budget.count(iterations=1)
-        day = self._budget.day
-        self._let_go: Callable[[], None] | None = None
-        if day is not None and day.is_limited:
-            self._let_go = day.hold(self._model, rough_tokens(self._messages))
-        self._began = time.perf_counter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        response = self.response or LLMResponse()
-        usage, more = response.usage, dict[str, Any]()
-        is_heard = self.response or self.size or not isinstance(error, ModelError)
-        if is_heard and not (usage.input_tokens and usage.output_tokens):
-            answer = rough_tokens([response.to_message()]) if self.response else self.size // 3
-            usage = replace(
-                usage,
-                input_tokens=usage.input_tokens or rough_tokens(self._messages),
-                output_tokens=usage.output_tokens or answer,
-            )
-            more["estimated"] = True
-        spent = self._budget.spend(
-            Usage(
-                model=response.usage.model or self._model,
-                input_tokens=usage.input_tokens,
-                output_tokens=usage.output_tokens,
-                cached_tokens=usage.cached_tokens,
-                calls=max(1, usage.calls),
-            )
-        )
-        if self._let_go is not None:
-            self._let_go()
-        ms = round((time.perf_counter() - self._began) * 1000)
-        if response.tool_calls:
-            more["asked_for"] = [call.name for call in response.tool_calls]
-        self._trace.model(spent, ms, error=_reason(error, self.response), finish=response.finish, **more)
-
-
-def _reason(error: BaseException | None, response: LLMResponse | None) -> str | None:
-    if isinstance(error, ModelError):
-        return error.code
-    if error is not None:
-        return "interrupted"
-    return None if response is not None else "cut"
-
-
-def rough_tokens(messages: Sequence[Message]) -> int:
-    """A quick estimate: four bytes a token, which is about right for English and for Chinese."""
-    size = 0
-    for message in messages:
-        size += len(content_text(message.get("content")).encode("utf-8", "replace"))
-        if calls := message.get("tool_calls"):
-            size += sum(len(call["function"]["arguments"]) for call in calls)
-    return size // 4

@@ -15,7 +15,8 @@ Reply = dict[str, Any]
 """`{"text": …}` or `{"calls": [(name, arguments), …]}`, with `hold` = an event to wait for before the end.
 
 `reasoning` goes out before the text. Arguments that are a string go out as they are. `status` (with `message`) = an HTTP error. `forever` = a delta, or
-`None` for a keep-alive, that is repeated until the client goes away. `usage` replaces the usual one.
+`None` for a keep-alive, that is repeated until the client goes away. `usage` replaces the usual one. `cut` = the
+stream ends before it says so.
 """
 Script = Callable[[list[Message], int], Awaitable[Reply] | Reply]
 
@@ -160,6 +161,8 @@ class FakeModel:
                     await hold.wait()
             if "calls" in reply:
                 await _send(response, {"tool_calls": calls})
+            if reply.get("cut"):
+                return response
             await _send(response, {}, finish=reply.get("finish", "tool_calls" if calls else "stop"))
             used = reply.get("usage", {"prompt_tokens": 7, "completion_tokens": 3})
             usage = {"choices": [], "usage": used}
