@@ -247,6 +247,39 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
             assert (raised.value.code, raised.value.retryable) == ("model_unreachable", True)
 
 
+async def refusing_proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+    writer.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "proxy", "kind", "said"),
+    [
+        ("sk-“quoted”", "", "auth", "OPENAI_API_KEY"),
+        ("sk-two\nlines", "", "auth", "OPENAI_API_KEY"),
+        ("你的密钥", "", "auth", "OPENAI_API_KEY"),
+        (KEY, "socks://u:word@127.0.0.1:1", "unreachable", "ALL_PROXY"),
+        (KEY, "socks5://u:word@127.0.0.1:1", "unreachable", "http://host:port"),
+        (KEY, "http://127.0.0.1:{port}", "unreachable", "a proxy answered 403"),
+    ],
+)
+async def test_a_key_or_a_proxy_that_cannot_be_used_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, key: str, proxy: str, kind: str, said: str
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    async with await asyncio.start_server(refusing_proxy, "127.0.0.1", 0) as server:
+        monkeypatch.setenv("ALL_PROXY", proxy.format(port=server.sockets[0].getsockname()[1]))
+        provider = OpenAIProvider("m", api_key=key, base_url="https://model.invalid/v1", max_retries=0)
+        for ask in (lambda: provider.chat(HELLO), provider.models):
+            with pytest.raises(ModelError, match=said) as raised:
+                await ask()
+            assert raised.value.kind == kind and not {"word", key} & set(str(raised.value).split("'"))
+        await provider.close()
+
+
 WITHOUT_DESCRIPTORS = """
 import asyncio, resource, sys
 from miniclaw.agent.openai_provider import OpenAIProvider

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from typing import TYPE_CHECKING
+from urllib.request import getproxies, proxy_bypass
 
 from miniclaw.errors import ModelError
 
@@ -16,19 +17,45 @@ __all__ = ["new_client", "not_loaded", "warm_up"]
 
 
 def new_client(base_url: str | None, api_key: str, connect: float, read: float) -> AsyncOpenAI:
-    """A client that repeats nothing by itself; `connect` and `read` are limits in seconds."""
+    """A client that repeats nothing by itself; `connect` and `read` are limits in seconds.
+
+    Raises:
+        ModelError: the key or the proxy of the environment is none that can be used.
+        httpx2.InvalidURL: the address is none.
+    """
     import httpx2
     from openai import AsyncOpenAI
 
     from miniclaw.agent.transport import ModelClient
 
-    return AsyncOpenAI(
-        api_key=api_key,
-        base_url=base_url,
-        max_retries=0,
-        timeout=httpx2.Timeout(read, connect=connect),
-        http_client=ModelClient(read=read, verify=_tls()),
+    if not (api_key.isascii() and api_key.isprintable()):
+        text = (
+            "The API key has characters that no key has, such as a line break or curly quotes; set OPENAI_API_KEY"
+            " to the key alone."
+        )
+        raise ModelError("model_auth", text, kind="auth")
+    url = httpx2.URL(base_url or "https://api.openai.com")
+    proxies = getproxies() if not proxy_bypass(url.host) else {}
+    if (scheme := proxies.get(url.scheme, proxies.get("all", "")).partition("://")[0]).startswith("socks"):
+        raise _bad_proxy(f"its scheme is {scheme}")
+    try:
+        return AsyncOpenAI(
+            api_key=api_key,
+            base_url=base_url,
+            max_retries=0,
+            timeout=httpx2.Timeout(read, connect=connect),
+            http_client=ModelClient(read=read, verify=_tls()),
+        )
+    except ValueError as error:
+        raise _bad_proxy(str(error)) from error
+
+
+def _bad_proxy(why: str) -> ModelError:
+    text = (
+        f"The proxy of the environment cannot be used ({why}); set HTTP_PROXY, HTTPS_PROXY and ALL_PROXY to"
+        " http://host:port, or name the model server in NO_PROXY."
     )
+    return ModelError("model_unreachable", text, kind="unreachable")
 
 
 def warm_up() -> None:

@@ -6,7 +6,7 @@ Codes come before words: a transient refusal may be worded as a lasting one, and
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -142,21 +142,31 @@ def read_failure(error: Exception, info: ModelInfo, clock: Callable[[], float]) 
     if isinstance(error, httpx2.HTTPError):
         kind, what = "stream_cut", "broke off its answer; ask again"
     elif isinstance(error, APIConnectionError):
-        what = "cannot be reached; check that it runs"
-    if _is_late(error):
+        what = f"cannot be reached; {_why_not(error) or 'check that it runs'}"
+    if any(isinstance(cause, TimeoutError) for cause in _causes(error)):
         what = "did not answer in time; ask again, or check that it runs"
     text = f"The model server at {info.where} {what}."
     is_retryable = isinstance(error, httpx2.HTTPError | APIConnectionError)
     return ModelError("model_unreachable", text, kind=kind, retryable=is_retryable), Report()
 
 
-def _is_late(error: BaseException | None) -> bool:
-    """Whether it comes of a time limit; the client calls every connection that failed one."""
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The exception and what it comes of; the client calls every connection that failed one."""
     while error is not None:
-        if isinstance(error, TimeoutError):
-            return True
+        yield error
         error = error.__cause__
-    return False
+
+
+def _why_not(error: BaseException) -> str:
+    """What on the way to a server kept a connection from it; empty when it may be the server itself."""
+    from aiohttp import ClientConnectorCertificateError, ClientHttpProxyError
+
+    for cause in _causes(error):
+        if isinstance(cause, ClientConnectorCertificateError):
+            return "its certificate is not trusted, so check the address, or set SSL_CERT_FILE to what it is signed with"
+        if isinstance(cause, ClientHttpProxyError):
+            return f"a proxy answered {cause.status}, so check HTTPS_PROXY, or name the server in NO_PROXY"
+    return ""
 
 
 def error_inside(body: object) -> ModelError:
