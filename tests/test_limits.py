@@ -308,6 +308,9 @@ async def test_with_a_money_limit_another_model_without_a_price_is_not_asked_ins
             for _ in range(2):  # the second time the first model is left alone
                 data = (await end_of(claw))["data"]
                 assert data["stopped_by"] == "money" and '[prices."other"]' in data["text"]
+                assert data["usage"]["cost"] == 0, (
+                    "what was not asked costs nothing, and not something unknown"
+                )
         assert (len(down.requests), other.requests) == (1, [])
         given["prices"] = PRICES | {"other": {"input": 1.0, "output": 2.0}}
         async with running_claw(tmp_path / "2", provider, arguments=given) as claw:

@@ -84,13 +84,12 @@ class ModelCall:
             self._end(again.failure, again.failed)
         else:
             self._budget.count(iterations=-1)  # the same attempt, of another model
-        if (stop := self._budget.stop(again.model)) is not None:
-            self.stop = stop
+        self.size, self.stop = 0, self._budget.stop(again.model)
+        self._model = again.failed if self.stop else again.model
+        if self.stop is None and not self._is_open:
+            self.__enter__()
         elif self._is_open:
             self._budget.count(iterations=1)
-        else:
-            self.__enter__()
-        self._model, self.size = again.model, 0
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
