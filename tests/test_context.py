@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import Script, ScriptedProvider
 from miniclaw.errors import ModelError
@@ -21,13 +22,13 @@ from miniclaw.memory.context import PERSONA, SystemPromptBuilder, project_instru
 from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.models import MemoryRecord, MemorySearchResult
 from miniclaw.memory.short_term import CUT, LEAST_SHARE, ShortTermMemory
-from miniclaw.session.history import MESSAGE_TOKENS, HistoryView, legal, message_tokens
+from miniclaw.session.history import HistoryView, legal, message_tokens
 from miniclaw.text import estimate_tokens
-from tests.support.agent import eventually, say, send
+from tests.support.agent import eventually, outcome, say, send
 from tests.support.claw import running_claw
 from tests.support.client import RawClient, raw_client
 from tests.support.inside import database_of, mailbox_of
-from tests.support.model import illegal, last_user
+from tests.support.model import FakeModel, illegal, last_user
 
 TODAY = datetime(2026, 2, 3, tzinfo=UTC)
 
@@ -163,14 +164,6 @@ def turns(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
-def least(messages: list[Message]) -> int:
-    """What cannot be left out of a turn: the user's text, calls, and a share of everything else."""
-    return sum(
-        message_tokens(m) if m["role"] == "user" else message_tokens({**m, "content": None}) + LEAST_SHARE
-        for m in messages
-    )
-
-
 @given(
     st.lists(turns(), min_size=1, max_size=4), st.integers(512, 3000), st.sampled_from(["", "You are. " * 20])
 )
@@ -183,13 +176,14 @@ def test_what_is_sent_is_legal_keeps_the_last_question_and_fits_the_window(
     assert sent[0] == {"role": "system", "content": system}
     history = sent[1:]
     assert legal(history) == history and illegal(history) is None
-    assert last_user(history) == log[-1][0]["content"]
+    asked, said = last_user(history), log[-1][0]["content"]
+    if asked != said:
+        assert asked.endswith(CUT) and said.startswith(asked.removesuffix(CUT))
+        assert estimate_tokens(said) > 0.8 * window - estimate_tokens(system) - 3 * LEAST_SHARE
     assert history[0]["role"] == "user", "a turn was cut in half"
     whole = view.messages()
     assert [m["role"] for m in history[1:]] == [m["role"] for m in whole[len(whole) - len(history) + 1 :]]
-    last = whole[max(n for n, m in enumerate(whole) if m["role"] == "user") :]
-    if least(last) + estimate_tokens(system) + MESSAGE_TOKENS <= 0.8 * window:
-        assert sum(map(message_tokens, sent)) <= window
+    assert sum(map(message_tokens, sent)) <= window
 
 
 @given(st.lists(turns(), min_size=1, max_size=4))
@@ -197,6 +191,36 @@ def test_a_history_that_fits_is_sent_as_it_is(log: list[list[Message]]) -> None:
     view = HistoryView()
     view.extend(message for turn in log for message in turn)
     assert ShortTermMemory(1_000_000).fit("s", view)[1:] == view.messages()
+
+
+def test_a_window_is_taken_to_be_smaller_for_a_model_that_counts_more_and_slowly_grows_again() -> None:
+    window, view = ShortTermMemory(4000), HistoryView()
+    view.extend({"role": role, "content": "word " * 100} for _ in range(50) for role in ("user", "assistant"))
+    _, estimated = window.measured("", view, model="m")
+    window.told("m", estimated, 2 * estimated)
+    window.told("other", estimated, estimated // 2)
+    assert window.size("m") == 2000 and window.size("other") == 4000
+    assert window.measured("", view, model="m")[1] <= 2000 < estimated
+    window.told("m", estimated, 100 * estimated)  # of something else
+    window.told("m", estimated, estimated)
+    assert 2000 < window.size("m") < 4000
+
+
+async def test_tools_that_a_window_has_no_room_for_are_left_out_and_the_person_is_told(
+    tmp_path: Path,
+) -> None:
+    async with FakeModel(lambda *_: {"text": "ok", "usage": {"prompt_tokens": 4000}}) as model:
+        provider = OpenAIProvider("fake-chat", api_key="k", base_url=model.url)
+        async with running_claw(tmp_path, provider, arguments={"context.max_tokens": 4000}) as claw:
+            ended = [await outcome(claw, (await send(claw, "word " * 400)).turn_id) for _ in range(2)]
+        await provider.close()
+    sent = [[tool["function"]["name"] for tool in request["tools"]] for request in model.requests]
+    assert len(sent[1]) > 3
+    assert "schedule" not in sent[0], "the largest were left out"
+    assert set(sent[1]) < set(sent[0]), "a server that counts more has room for fewer"
+    for end, request in zip(ended, model.requests, strict=True):
+        assert "tools do not fit into the window" in end["data"]["warning"]
+        assert estimate_tokens(json.dumps(request["tools"])) <= 0.35 * 4000
 
 
 def test_older_turns_are_left_out_whole_and_from_the_oldest_on() -> None:

@@ -48,6 +48,8 @@ class ListTranscript:
     def pending(self) -> Sequence[ToolCall]:
         return pending_calls([Entry("t", number, step) for number, step in enumerate(self.steps)])
 
+    def told(self, counted: int) -> None: ...
+
     def shrink(self, limit: int | None) -> bool:
         return False
 

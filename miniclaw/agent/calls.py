@@ -63,15 +63,15 @@ class Transcript(Protocol):
 
     def messages(self) -> list[Message]:
         """The legal history, system prompt first, as the model is to see it now."""
-        ...
 
     def pending(self) -> Sequence[ToolCall]:
         """Calls of the last assistant message that have no result: what an interrupted turn left."""
-        ...
 
     def settled(self) -> Sequence[tuple[ToolCall, str]]:
         """Calls of that message that have a result, and its text."""
-        ...
+
+    def told(self, counted: int) -> None:
+        """The server counted so many tokens for the last `messages` and the tools."""
 
     def shrink(self, limit: int | None) -> bool:
         """The model finds the history too long, and may have named the tokens that it takes.

@@ -131,6 +131,9 @@ class _TaskTranscript:
     def pending(self) -> Sequence[ToolCall]:
         return ()
 
+    def told(self, counted: int) -> None:
+        """What a turn learns of it is enough."""
+
     def shrink(self, limit: int | None) -> bool:
         return self._window.lower(self._model, limit, self.messages)
 

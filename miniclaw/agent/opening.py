@@ -116,4 +116,13 @@ class TurnOpening:
         allowed, progress.warning = self._c.skills.narrowing(session.metadata.get("skills") or (), before)
         if not progress.warning and (now := sorted(allowed or ())) != before:
             await until_stored(lambda: self._c.sessions.update(session, narrowed=now or None))
-        return registry if allowed is None else FilteredTools(registry, allowed.__contains__)
+        box: ToolBox = registry if allowed is None else FilteredTools(registry, allowed.__contains__)
+        model = session.metadata.get("model") or self._c.provider.info.name
+        if too_many := frozenset(self._c.window.too_many(box.get_openai_tools(), model=model)):
+            what = (
+                f"{len(too_many)} tools do not fit into the window of {self._c.window.size(model):,} tokens"
+            )
+            more = f"{what} and were left out, `{min(too_many)}` among them; raise context.max_tokens, or offer fewer."
+            progress.warning = " ".join(filter(None, (progress.warning, more)))
+            box = FilteredTools(box, lambda name: name not in too_many)
+        return box

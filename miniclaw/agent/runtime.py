@@ -109,6 +109,8 @@ async def _ask(
                     async for chunk in chunks:
                         yield chunk
             calls.stop = call.stop
+            if call.response is not None and (counted := call.response.usage.input_tokens):
+                transcript.told(counted)
             return
         except ModelError as error:
             is_overflow = error.code == "context_overflow" and not call.size

@@ -48,10 +48,13 @@ class SessionTranscript:
         self._steps = steps
         self._next = max((entry.step for entry in steps), default=-1) + 1
         self._order = asyncio.Lock()
+        self._estimate = 0
 
     def messages(self) -> list[Message]:
         """System prompt and the legal history that fits the window, with its latest images."""
-        found = self._window.fit(self._system, self._session.history(), model=self._model, tools=self._tools)
+        found, self._estimate = self._window.measured(
+            self._system, self._session.history(), model=self._model, tools=self._tools
+        )
         return [self._seen(message) if "images" in message else message for message in found]
 
     def _seen(self, message: Message) -> Message:
@@ -69,6 +72,10 @@ class SessionTranscript:
     def settled(self) -> list[tuple[ToolCall, str]]:
         """Calls of that message whose results an earlier attempt stored."""
         return settled_calls(self._steps)
+
+    def told(self, counted: int) -> None:
+        """See `Transcript.told`."""
+        self._window.told(self._model, self._estimate, counted)
 
     def shrink(self, limit: int | None) -> bool:
         """Let the window of this model be smaller from now on."""

@@ -28,13 +28,13 @@ Recalled = MemorySearchResult | ConversationHit
 """What memory gave for a turn."""
 
 LIMITS: Final = {
-    "persona": (8_000, 0.2),
+    "persona": (8_000, 0.15),
     "project": (4_000, 0.1),
-    "skills": (4_000, 0.1),
-    "tools": (2_000, 0.05),
-    "memory": (800, 0.1),
-    "summary": (2_000, 0.1),
-    "hint": (500, 0.05),
+    "skills": (4_000, 0.08),
+    "tools": (2_000, 0.03),
+    "memory": (800, 0.06),
+    "summary": (2_000, 0.06),
+    "hint": (500, 0.02),
 }
 """What a layer may take: tokens, and the part of the window; the rest is the conversation's."""
 FILES: Final = ("MINICLAW.md", "AGENTS.md")
@@ -129,7 +129,11 @@ class SystemPromptBuilder:
 
     def fitting(self, memories: Sequence[Recalled], *, window: int | None = None) -> list[Recalled]:
         """The first memories that the prompt has room for: those that a turn may say it used."""
-        left = self._recall_tokens if window is None else min(self._recall_tokens, int(window * 0.1))
+        left = (
+            self._recall_tokens
+            if window is None
+            else min(self._recall_tokens, int(window * LIMITS["memory"][1]))
+        )
         chosen: list[Recalled] = []
         for memory in memories:
             left -= estimate_tokens(_line(memory))

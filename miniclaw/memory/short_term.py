@@ -20,6 +20,12 @@ Message = dict[str, Any]
 
 ANSWER_SHARE: Final = 0.2
 """The part of the window kept free for the answer and the tools' schemas."""
+TOOLS_SHARE: Final = 0.3
+"""The part of the window that the tools' schemas may take; of more, the largest are left out."""
+MOST_OFF: Final = 3.0
+"""How many times a server may count what is estimated here; beyond, its count is of something else."""
+LEAST_TOLD: Final = 500
+"""Tokens of a request from which on a server's count says something of the estimate."""
 LOOKED_AT: Final = 4
 """How many windows of the latest turns are looked at for results to clear."""
 LEAST_SHARE: Final = 64
@@ -48,25 +54,55 @@ class ShortTermMemory:
         self._tools_cost = 0
         self._lowered: dict[str, int] = {}
         """By model: what it was found to take."""
+        self._off: dict[str, float] = {}
+        """By model: how many tokens it counts for one of ours, at least 1."""
 
     def size(self, model: str = "") -> int:
-        """The tokens of this model's window."""
-        return self._lowered.get(model, self._max_tokens)
+        """The tokens of this model's window, as they are estimated here."""
+        return max(1, int(self._lowered.get(model, self._max_tokens) / self._off.get(model, 1.0)))
+
+    def told(self, model: str, estimated: int, counted: int) -> None:
+        """The server counted what was estimated: the window is taken to be smaller where it counts more."""
+        if estimated >= LEAST_TOLD and counted <= MOST_OFF * estimated:
+            before = self._off.get(model, 1.0)  # it sinks slowly: the next text may be like the one before
+            self._off[model] = max(1.0, counted / estimated, 0.9 * before + 0.1 * counted / estimated)
+
+    def too_many(self, tools: Sequence[Message], *, model: str = "") -> list[str]:
+        """The names of the tools that the window has no room for: the fewest, so those with the largest schemas."""
+        over = self._cost_of(tools) - int(self.size(model) * TOOLS_SHARE)
+        if over <= 0:
+            return []
+        costs = {tool["function"]["name"]: estimate_tokens(encode_json(tool).decode()) for tool in tools}
+        names: list[str] = []
+        for name in sorted(costs, key=lambda name: -costs[name]):
+            if over > 0:
+                names.append(name)
+                over -= costs[name]
+        return names
 
     def room(self, system: str, *, model: str = "", tools: Sequence[Message] | None = None) -> int:
         """The tokens that a history may cost beside this system prompt and these tools."""
         size = self.size(model)
+        # Within that share there is room for schemas.
+        schemas = max(0, self._cost_of(tools) - int(size * ANSWER_SHARE / 2))
+        return max(0, int(size * (1 - ANSWER_SHARE)) - schemas - _system_tokens(system) - MESSAGE_TOKENS)
+
+    def _cost_of(self, tools: Sequence[Message] | None) -> int:
         if tools is not self._tools:
             self._tools = tools
             self._tools_cost = estimate_tokens(encode_json(tools).decode()) if tools else 0
-        # Within that share there is room for schemas; only a small window has to give more for them.
-        schemas = min(max(0, self._tools_cost - int(size * ANSWER_SHARE / 2)), size // 4)
-        return max(0, int(size * (1 - ANSWER_SHARE)) - schemas - _system_tokens(system) - MESSAGE_TOKENS)
+        return self._tools_cost
 
     def fit(
         self, system: str, history: HistoryView, *, model: str = "", tools: Sequence[Message] | None = None
     ) -> list[Message]:
         """System prompt and as many of the latest turns as fit, where they do not with old results cleared."""
+        return self.measured(system, history, model=model, tools=tools)[0]
+
+    def measured(
+        self, system: str, history: HistoryView, *, model: str = "", tools: Sequence[Message] | None = None
+    ) -> tuple[list[Message], int]:
+        """What `fit` gives, and what it and the tools are estimated to cost."""
         room = self.room(system, model=model, tools=tools)
         if not history.fits(room):
             latest = history.tail(LOOKED_AT * room)[0]
@@ -77,7 +113,9 @@ class ShortTermMemory:
         chosen, cost = history.tail(room)
         if cost > room:
             chosen = _squeeze(chosen, room)
-        return [{"role": "system", "content": system}, *chosen]
+            cost = sum(map(message_tokens, chosen))
+        cost += _system_tokens(system) + MESSAGE_TOKENS + self._cost_of(tools)
+        return [{"role": "system", "content": system}, *chosen], cost
 
     def lower(self, model: str, named: int | None, messages: Callable[[], list[Message]]) -> bool:
         """The model refused `messages()`: its window is what it named, and at most half of what was sent.
@@ -85,8 +123,9 @@ class ShortTermMemory:
         Returns:
             Whether that makes `messages()` any smaller.
         """
-        sent, before = sum(map(message_tokens, messages())), self.size(model)
-        self._lowered[model] = max(1, min(named or before, before, sent // 2))
+        sent, before = sum(map(message_tokens, messages())), self._lowered.get(model, self._max_tokens)
+        half = int(sent * self._off.get(model, 1.0)) // 2
+        self._lowered[model] = max(1, min(named or before, before, half))
         if sum(map(message_tokens, messages())) >= sent:
             self._lowered[model] = before
             return False
@@ -103,10 +142,15 @@ def _system_tokens(system: str) -> int:
 def _squeeze(messages: list[Message], room: int) -> list[Message]:
     """One turn that is too long: its results and answers share what the user's text and the calls leave.
 
-    Where that is too little for all of them, the oldest calls are left out with their results.
+    Where that is too little for all of them, the oldest calls are left out with their results. A text of the user
+    that alone is too long is cut too.
     """
-    least = [message_tokens(m if m["role"] == "user" else {**m, "content": None}) for m in messages]
     rounds = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
+    latest = messages[rounds[-1] :] if rounds else []
+    left = room - sum(message_tokens({**m, "content": None}) + LEAST_SHARE for m in latest)
+    most = max(left - MESSAGE_TOKENS, LEAST_SHARE)
+    messages = [_cut(m, most) if m["role"] == "user" else m for m in messages]
+    least = [message_tokens(m if m["role"] == "user" else {**m, "content": None}) for m in messages]
     begin = first = rounds[0] if rounds else len(messages)
     cost = sum(least) + LEAST_SHARE * (len(messages) - begin)
     for following in rounds[1:]:

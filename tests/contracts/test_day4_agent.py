@@ -115,6 +115,8 @@ class ListTranscript:
     def settled(self) -> Sequence[Any]:
         return ()
 
+    def told(self, counted: int) -> None: ...
+
     def shrink(self, limit: int | None) -> bool:
         return False
 

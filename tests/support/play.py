@@ -123,6 +123,8 @@ class Steps:
     def pending(self) -> list[ToolCall]:
         return pending_calls([Entry("t", number, step) for number, step in enumerate(self.steps)])
 
+    def told(self, counted: int) -> None: ...
+
     def shrink(self, limit: int | None) -> bool:
         return False
 
