@@ -8,6 +8,7 @@ long (checkpoints, reads of many rows) does run in a thread.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import shutil
 import sqlite3
@@ -16,8 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from miniclaw.errors import StorageError, StorageUnavailable, unavailable, way_out
-from miniclaw.salvage import is_damaged, mend, report_damage
+from miniclaw.damage import SecondLook, is_damaged, is_suspect, report_damage
+from miniclaw.errors import BAD_DISK, StorageError, StorageUnavailable, unavailable, way_out
+from miniclaw.salvage import mend
 from miniclaw.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
 
 __all__ = ["Database", "SCHEMA_VERSION"]
@@ -33,6 +35,9 @@ FULL_DISK_BYTES: Final = 16 * 1024 * 1024
 SCRUB_TRIES: Final = 20
 SCRUB_SECONDS: Final = 0.05
 """Between two tries to empty the write-ahead log."""
+CHECK: Final = "PRAGMA integrity_check(1)"
+MOST_DAMAGED: Final = 1000
+"""Damaged reads that are remembered."""
 BUSY_TIMEOUT_MS: Final = 250
 """How long a write waits for another writer, which is none of ours; the loop stands still for it."""
 
@@ -53,6 +58,10 @@ class Database:
         self._pending: list[tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]] = []
         self._connection: sqlite3.Connection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="miniclaw-db")
+        self._second = SecondLook(Path(path))
+        self._look: asyncio.Future[list[Any]] | None = None
+        self._damaged: set[tuple[str, tuple[Any, ...]]] = set()
+        """Reads that a second look found to fail by damage."""
         self._checkpoint: asyncio.Future[bool] | None = None
         self._is_held = False
         """Whether writes wait for the end of a checkpoint."""
@@ -66,10 +75,7 @@ class Database:
             StorageError: the file is no database of ours, or was written by a newer version.
         """
         try:
-            if not self._read_only:
-                mend(Path(self._path))
-            self._connection = self._connect()
-            self._prepare(self._connection)
+            self._second.surely(self._begin)
         except (sqlite3.Error, OSError, StorageError) as error:
             await self.close()
             if isinstance(error, StorageError):
@@ -81,6 +87,15 @@ class Database:
                     way = "its disk is full: make room"
             raise StorageError(f"`{self._path}` cannot be opened: {error}; {way}.") from error
 
+    def _begin(self, is_sure: bool) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._second.close()  # a salvage puts another file in the place of the one it has
+        if not self._read_only:
+            mend(Path(self._path), is_sure=is_sure)
+        self._connection = self._connect()
+        self._prepare(self._connection)
+
     async def close(self) -> None:
         """Commit what is pending and close; may be called again."""
         while self._pending or self._checkpoint is not None:
@@ -91,6 +106,7 @@ class Database:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        self._second.close()
 
     def write(self, operation: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
         """Run `operation` in the transaction of this loop iteration; the result comes after the commit.
@@ -135,7 +151,20 @@ class Database:
         Raises:
             StorageError: the file is damaged, or closed; `StorageUnavailable` when that may pass.
         """
-        return self._fetch(self._open_connection(), query, parameters)
+        connection = self._open_connection()
+        if self._read_only:
+            return self._fetch_surely(query, parameters)
+        try:
+            return _fetch(connection, query, parameters)
+        except sqlite3.Error:
+            pass  # once may be chance
+        try:
+            return _fetch(connection, query, parameters)
+        except sqlite3.Error as error:
+            if not is_suspect(error) or (query, parameters) in self._damaged:
+                raise unavailable(error) or StorageError(f"The database cannot be read: {error}.") from error
+            self._look_again(query, parameters)
+            raise StorageUnavailable(f"The database is looked at again, which says: {error}.") from error
 
     async def read_many(
         self,
@@ -154,14 +183,7 @@ class Database:
         self._open_connection()
 
         def fetch() -> list[Any]:
-            try:
-                connection = self._connect()
-            except sqlite3.Error as error:
-                raise unavailable(error) or StorageError(f"The database cannot be read: {error}.") from error
-            try:
-                rows = self._fetch(connection, query, parameters)
-            finally:
-                connection.close()
+            rows = self._fetch_surely(query, parameters)
             if each is None:
                 return rows
             # In pieces, since one long call into C would keep the loop's thread waiting all the same.
@@ -170,26 +192,37 @@ class Database:
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, fetch)
 
-    def _fetch(self, connection: sqlite3.Connection, query: str, parameters: tuple[Any, ...]) -> list[Any]:
-        try:
-            return connection.execute(query, parameters).fetchall()
-        except sqlite3.Error as error:
-            self._look_at(error)
-            if "decode" not in str(error) or connection.text_factory is not str:
-                raise unavailable(error) or StorageError(f"The database cannot be read: {error}.") from error
-        # A damaged text keeps no other row from being read; whether it is of any use its reader finds out.
-        connection.text_factory = lambda text: text.decode("utf-8", "replace")
-        try:
-            return self._fetch(connection, query, parameters)
-        finally:
-            connection.text_factory = str
+    def _fetch_surely(self, query: str, parameters: tuple[Any, ...] = ()) -> list[Any]:
+        """Rows of a new connection; damage is reported, but not before a second look. May be called in a thread."""
 
-    def _look_at(self, error: sqlite3.Error) -> None:
-        if type(error) is sqlite3.DatabaseError and not self._read_only and not is_damaged(Path(self._path)):
-            logger.critical(
-                "the database is damaged; start miniclaw anew, which keeps what is sound: %s", error
-            )
-            report_damage(Path(self._path))
+        def fetch(is_sure: bool) -> list[Any]:
+            with contextlib.closing(self._connect()) as connection:
+                rows = _fetch(connection, query, parameters)
+            if query == CHECK and rows != [("ok",)]:
+                raise sqlite3.DatabaseError(rows[0][0])
+            return rows
+
+        try:
+            return self._second.surely(fetch)
+        except (sqlite3.Error, OSError) as error:
+            if isinstance(error, OSError) or not is_suspect(error):
+                kind = StorageUnavailable if way_out(error) == BAD_DISK else StorageError
+                raise unavailable(error) or kind(f"The database cannot be read: {error}.") from error
+            if len(self._damaged) >= MOST_DAMAGED:
+                self._damaged.clear()
+            self._damaged.add((query, parameters))
+            if not self._read_only and not is_damaged(path := Path(self._path)):
+                logger.critical(
+                    "the database is damaged; start miniclaw anew, which keeps what is sound: %s", error
+                )
+                report_damage(path)
+            raise StorageError(f"The database cannot be read: {error}.") from error
+
+    def _look_again(self, query: str, parameters: tuple[Any, ...] = ()) -> None:
+        if self._look is None or self._look.done():
+            loop = asyncio.get_running_loop()
+            self._look = loop.run_in_executor(self._thread, self._fetch_surely, query, parameters)
+            self._look.add_done_callback(_log_look)
 
     def _open_connection(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -248,18 +281,28 @@ class Database:
             if connection.in_transaction:
                 connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._look_at(error)
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            logger.error("a commit of %d writes failed: %s", len(batch), error)
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(StorageUnavailable(f"The database did not take a write: {error}."))
+            self._fail(connection, batch, error)
             return
         for future, result in done:
             if not future.done():
                 future.set_result(result)
         self._maybe_checkpoint()
+
+    def _fail(
+        self,
+        connection: sqlite3.Connection,
+        batch: list[tuple[Callable[[sqlite3.Connection], Any], asyncio.Future[Any]]],
+        error: sqlite3.Error,
+    ) -> None:
+        if is_suspect(error):
+            self._look_again(CHECK)
+        if connection.in_transaction:
+            with contextlib.suppress(sqlite3.Error):  # the next transaction finds it open, and comes here
+                connection.execute("ROLLBACK")
+        logger.error("a commit of %d writes failed: %s", len(batch), error)
+        for _, future in batch:
+            if not future.done():
+                future.set_exception(StorageUnavailable(f"The database did not take a write: {error}."))
 
     @staticmethod
     def _run(
@@ -327,3 +370,22 @@ class Database:
             self._start_checkpoint()
         else:
             self._flush()
+
+
+def _fetch(connection: sqlite3.Connection, query: str, parameters: tuple[Any, ...]) -> list[Any]:
+    try:
+        return connection.execute(query, parameters).fetchall()
+    except sqlite3.Error as error:
+        if "decode" not in str(error) or connection.text_factory is not str:
+            raise
+    # A damaged text keeps no other row from being read; whether it is of any use its reader finds out.
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    try:
+        return connection.execute(query, parameters).fetchall()
+    finally:
+        connection.text_factory = str
+
+
+def _log_look(look: asyncio.Future[list[Any]]) -> None:
+    if not look.cancelled() and (error := look.exception()) is not None:
+        logger.error("a second look at the database: %s", error)

@@ -20,7 +20,7 @@ MiniClawError
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import Any, Final
 
 
 class MiniClawError(Exception):
@@ -43,6 +43,10 @@ class StorageUnavailable(StorageError):
     """Storage does not answer now; nothing was changed and trying again may help."""
 
 
+NOT_NOW: Final = "Storage does not answer; try again in a moment."
+"""What a peer is told then, with the code `storage_unavailable`."""
+
+
 def unavailable(error: Exception) -> StorageUnavailable | None:
     """What to raise for an error that says nothing of what is stored and passes: nothing can be opened, a lock, I/O.
 
@@ -58,6 +62,9 @@ def unavailable(error: Exception) -> StorageUnavailable | None:
     )
 
 
+BAD_DISK: Final = "look at its disk"
+
+
 def way_out(error: Exception) -> str | None:
     """What mends an error of rights, room or the disk, of which what is stored is not the cause; `None` for any other."""
     code, number = getattr(error, "sqlite_errorcode", 0) & 0xFF, getattr(error, "errno", None)
@@ -67,7 +74,7 @@ def way_out(error: Exception) -> str | None:
     if code == full or number in (errno.ENOSPC, errno.EDQUOT):
         return "make room on its disk"
     if code == io or number == errno.EIO:
-        return "look at its disk"
+        return BAD_DISK
     if unavailable(error) is not None:
         return "see that it can be read and written and that nothing else holds it"
     return None

@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from miniclaw.damage import SecondLook, forget_damage, is_damaged, report_damage
 from miniclaw.schema import SCHEMA, SCHEMA_VERSION
 from miniclaw.wal import LostPages, apply, behind_damage
 
-__all__ = ["is_damaged", "mend", "report_damage", "salvage"]
+__all__ = ["mend", "salvage"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,10 +47,10 @@ end of that still needs; what belongs to nobody stays in the damaged file. A mes
 """
 
 
-def mend(path: Path) -> None:
+def mend(path: Path, *, is_sure: bool) -> None:
     """Make sure that there is a sound database or none, and a copy of one that is about to be upgraded.
 
-    Raises as `salvage` does.
+    Raises as `salvage` does, and unless it `is_sure` where that would be called.
     """
     finish_salvage(path)
     if not path.exists() or not path.stat().st_size:
@@ -68,8 +69,10 @@ def mend(path: Path) -> None:
         if sound:
             _keep_older(connection, path)
     if not sound:
+        if not is_sure:
+            raise sqlite3.DatabaseError("it reads as damaged")
         salvage(path)
-    _mark(path).unlink(missing_ok=True)
+    forget_damage(path)
 
 
 def _replay(lost: LostPages, path: Path) -> None:
@@ -85,20 +88,6 @@ def _replay(lost: LostPages, path: Path) -> None:
         path.name,
         len(lost[0]),
     )
-
-
-def report_damage(path: Path) -> None:
-    """Something could not be read or written, so the next start reads the whole database through."""
-    _mark(path).touch()
-
-
-def is_damaged(path: Path) -> bool:
-    """Whether damage was reported since the last start."""
-    return _mark(path).exists()
-
-
-def _mark(path: Path) -> Path:
-    return path.with_name(path.name + ".damaged")
 
 
 def _keep_older(connection: sqlite3.Connection, path: Path) -> None:
@@ -168,6 +157,8 @@ def salvage(path: Path) -> None:
     target = sqlite3.connect(fresh, isolation_level=None)
     try:
         kept = _copy_all(source, target)
+        with contextlib.closing(SecondLook(path)) as look:
+            look.read_through()  # what the disk did not give is not to be given up
     except BaseException:
         fresh.unlink()
         raise

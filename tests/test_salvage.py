@@ -22,10 +22,12 @@ from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.archive import back_up
+from miniclaw.damage import is_damaged
 from miniclaw.errors import StorageError, StorageUnavailable
 from miniclaw.session.models import Entry
 from miniclaw.session.sqlite import SQLiteStorage
 from miniclaw.wal import behind_damage
+from tests.support.agent import eventually
 from tests.support.claw import running_claw
 from tests.support.core import make_session, open_database
 
@@ -161,6 +163,7 @@ async def test_damage_that_is_met_later_is_told_and_mended_by_the_next_start(
         for n in range(SESSIONS):
             with suppress(StorageError):
                 await SQLiteStorage(database).load(f"ses_{n:02}")
+        await eventually(lambda: is_damaged(path))  # a second look comes first
         with pytest.raises(StorageUnavailable, match="damaged"):
             await database.check()
     assert SESSIONS - 10 <= len(await kept(tmp_path)) < SESSIONS

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from miniclaw.cli import say
+from miniclaw.damage import is_damaged
 from miniclaw.errors import ConfigError, ModelError, way_out
-from miniclaw.salvage import is_damaged
 from miniclaw.schema import SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
