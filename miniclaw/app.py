@@ -328,6 +328,7 @@ class MiniClaw:
             await asyncio.sleep(HOUSEKEEPING_SECONDS)
             try:
                 await self.turns.forget_old()
+                await self.dispatcher.look()
                 await self.outbox.forget_sent(before=self._clock() - KEEP_SENT_SECONDS)
                 await self.sessions.cleanup_expired(self.mailbox.has_turns)
                 if self.uploads is not None:

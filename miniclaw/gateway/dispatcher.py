@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from miniclaw import failpoints
@@ -24,6 +25,10 @@ __all__ = ["Dispatcher"]
 logger = logging.getLogger(__name__)
 LONGEST_PLAN: Final = 3600.0
 """Seconds to wait beyond which a former process must have had a false clock: no platform asks for more."""
+
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 60.0
+"""Seconds before a conversation that broke is taken up again; doubled each time."""
 
 
 class Dispatcher:
@@ -110,26 +115,41 @@ class Dispatcher:
             self._draining[conversation] = task
 
     async def _drain(self, conversation: tuple[str, str, str]) -> None:
+        """Deliver until nothing is left; what breaks is tried again, after pauses that grow."""
+        pause = FIRST_PAUSE
         try:
-            # Looked up again at each step: what memory knew may be out of date.
-            while (row := await self._outbox.next_of(*conversation)) is not None:
-                if self._settled is not None:
-                    # What is still being streamed must not come after the end, and the end must know of it.
-                    await self._settled(row.turn_id)
-                    again = await self._outbox.next_of(*conversation)
-                    if again is None or again.key != row.key:
-                        continue
-                    row = again
-                with log_ids(turn_id=row.turn_id):
-                    await self._deliver(row, conversation)
-        except Exception:  # boundary: a conversation that breaks must not stop the others
-            logger.exception("deliveries to %s broke; they go on with the next answer", conversation)
+            while True:
+                try:
+                    while await self._step(conversation):
+                        pause = FIRST_PAUSE
+                    return
+                except Exception:  # boundary: a conversation that breaks must not stop the others, nor itself
+                    logger.exception("deliveries to %s broke, trying again in %.1f s", conversation, pause)
+                await self._sleep(conversation, pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
         finally:
             del self._draining[conversation]
             self._due.pop(conversation, None)
             if conversation in self._again:
                 self._again.discard(conversation)
                 self._drain_soon(conversation)
+
+    async def _step(self, conversation: tuple[str, str, str]) -> bool:
+        """Deal with the oldest row; `False` when there is none."""
+        find = partial(self._outbox.next_of, *conversation)
+        # Looked up again at each step: what memory knew may be out of date.
+        row = await until_stored(find)
+        if row is not None and self._settled is not None:
+            # What is still being streamed must not come after the end, and the end must know of it.
+            await self._settled(row.turn_id)
+            before, row = row, await until_stored(find)
+            if row is None or row.key != before.key:
+                return True
+        if row is None:
+            return False
+        with log_ids(turn_id=row.turn_id):
+            await self._deliver(row, conversation)
+        return True
 
     async def _sleep(self, conversation: tuple[str, str, str], seconds: float) -> None:
         self._asleep[conversation] = asyncio.Event()

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
+from miniclaw.agent.patience import until_stored
 from miniclaw.channel.base import AsksApproval, Delivers, Pulled, ShowsStatus, StreamsReplies
 from miniclaw.channel.questions import question_text
 from miniclaw.config import Clock, DeliverySettings
@@ -84,8 +85,8 @@ class LiveReplies:
         if event.target.partition(":")[0] not in self._channels:
             return
         reply = self._replies.get(event.turn_id)
-        if reply is None and event.name == "turn.started":
-            reply = self._begin(event.turn_id)
+        if reply is None and event.name in ("turn.started", "approval.requested"):
+            reply = self._begin(event.turn_id)  # a question is shown even if storage failed at the start
         if reply is None:
             return
         if event.name in TERMINAL_EVENTS:
@@ -94,10 +95,9 @@ class LiveReplies:
             reply.take(event)
 
     def _begin(self, turn_id: str) -> _Reply | None:
-        turn = self._turns.get(turn_id)
-        channel = self._channels[turn.channel] if turn is not None else None
-        if turn is None or channel is None or turn.message.get("reply_to") is None:
+        if (turn := self._turns.get(turn_id)) is None or turn.message.get("reply_to") is None:
             return None
+        channel = self._channels[turn.channel]
         if turn.message["msg_type"] != "text" or isinstance(channel, Pulled):
             return None
         reply = _Reply(turn, channel, self._outbox, settings=self._settings, clock=self._clock)
@@ -182,7 +182,7 @@ class _Reply:
     async def _open(self, channel: StreamsReplies, text: str) -> bool:
         """Open the delivery row, then show the first text; a row of an earlier attempt is gone on with."""
         row = self._row(f"{self._turn.turn_id}.0")
-        known = await self._outbox.open_stream(row)
+        known = await until_stored(lambda: self._outbox.open_stream(row))
         if known is None or known is not row:
             # A row without a handle: the crash hit while it was being shown, and nobody knows whether it was.
             self._handle, self._shown = (known.handle if known else None), " "
@@ -196,7 +196,7 @@ class _Reply:
             logger.warning("turn %s is not streamed: %s", row.turn_id, error or "no answer in time")
             if isinstance(error, TimeoutError) or error.unknown:
                 return False
-        await self._outbox.keep_stream(row.key, self._handle)
+        await until_stored(lambda: self._outbox.keep_stream(row.key, self._handle))
         return self._handle is not None
 
     def _row(self, key: str) -> Delivery:
@@ -286,7 +286,7 @@ class _Reply:
         )
         if await self._call(aside) is not None:
             self._handle, self._refused = None, True
-            await self._outbox.keep_stream(key, None)
+            await until_stored(lambda: self._outbox.keep_stream(key, None))
 
     async def _call(self, work: Awaitable[Any]) -> Any:
         """What the platform answers; `None` when it does not, which costs a sight of progress and no more."""
