@@ -13,6 +13,7 @@ from typing import Any, Final
 from miniclaw.agent.budget import Stop
 from miniclaw.agent.core import Core
 from miniclaw.agent.model_call import ModelCall
+from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Progress
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.replies import limit_sentence
@@ -107,7 +108,8 @@ class Compactor:
         if not (text := response.text.strip()):
             raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
         text = text[:SUMMARY_CHARS]
-        await self._c.sessions.update(session, summary={"text": text, "position": position})
+        summary = {"text": text, "position": position}
+        await until_stored(lambda: self._c.sessions.update(session, summary=summary))
         await self._hook("after_compaction", session, summary=text)
         return text
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from miniclaw import failpoints
@@ -13,7 +15,7 @@ from miniclaw.agent.progress import Outcome, Progress
 from miniclaw.agent.replies import stopped_note, with_memory_line
 from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Pulled
-from miniclaw.errors import StorageError
+from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
 from miniclaw.gateway.events import TurnFeed, event_frame
 from miniclaw.gateway.paced import PacedNews
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, format_time
@@ -92,13 +94,23 @@ class TurnEnding:
             self.show_phase(session, turn, "idle")
         return True
 
-    async def end_unread(self, turn: Turn, error: StorageError) -> None:
-        """End a turn whose session the database cannot give: nothing of it is read or changed."""
+    async def unless_damaged(self, turn: Turn, work: Callable[[Turn], Awaitable[None]]) -> None:
+        """Do something with a turn; one whose session turns out to be damaged is ended."""
+        try:
+            await work(turn)
+        except (StorageUnavailable, StaleFence):
+            raise
+        except StorageError as error:
+            await self._end_unread(turn, error)
+
+    async def _end_unread(self, turn: Turn, error: StorageError) -> None:
+        """End a turn, which may be cancelled, whose session the database cannot give: nothing of that is read."""
         logger.error("turn %s: its session cannot be read: %s", turn.turn_id, error)
         session = Session(session_id=turn.session_id, user_id=turn.scope, channel=turn.channel)
         feed = self._c.live.open(turn.session_id, turn.turn_id, turn.attempt, turn.channel)
         try:
-            await self.end(turn, session, feed, Outcome("failed", DAMAGED.copy()), None)
+            if not await self.end(turn, session, feed, Outcome("failed", DAMAGED.copy()), None):
+                await self.end(turn, session, feed, Outcome("cancelled", {"text": ""}), None)
         finally:
             self._c.live.close(feed)
 
@@ -110,7 +122,8 @@ class TurnEnding:
         moment, number = self._c.clock(), max(entry.step for entry in steps)
         entries: list[Entry] = []
         for call in pending_calls(steps):
-            only_asked = await self._c.turns.was_only_asked(turn.turn_id, call.id)
+            look = partial(self._c.turns.was_only_asked, turn.turn_id, call.id)
+            only_asked = await until_stored(look)
             content = NOT_BEGUN if only_asked else INTERRUPTED
             message = {"role": "tool", "tool_call_id": call.id, "content": content}
             entries.append(Entry(turn.turn_id, (number := number + 1), message, moment, {"ok": False}))

@@ -78,7 +78,7 @@ class TurnGate:
         if (
             self._turn.attempt > 1
             and not tool.idempotent
-            and await self._turns.was_started(self._turn.turn_id, call.id)
+            and await until_stored(partial(self._turns.was_started, self._turn.turn_id, call.id))
         ):
             return INTERRUPTED
         refusal = await self._refusal(tool, call, risk)
@@ -88,7 +88,7 @@ class TurnGate:
         return refusal
 
     async def _refusal(self, tool: Tool, call: ToolCall, risk: Risk) -> str | None:
-        rule = await self._desk.rule(self._turn, tool, call.arguments or {}, risk)
+        rule = await until_stored(partial(self._desk.rule, self._turn, tool, call.arguments or {}, risk))
         if rule != "ask":
             return None if rule == "allow" else f"the operator does not allow `{tool.name}`"
         unattended = (UNATTENDED_EXACT if tool.asks_always else UNATTENDED).format(tool=tool.name)

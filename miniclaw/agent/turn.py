@@ -24,7 +24,7 @@ from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.agent.replies import limit_sentence, stopped_note
 from miniclaw.agent.runtime import AgentRuntime, Finished, ToolFinished, ToolStarted
 from miniclaw.agent.transcript import SessionTranscript
-from miniclaw.errors import MiniClawError, ModelError, ProtocolError, StorageError
+from miniclaw.errors import MiniClawError, ModelError, ProtocolError, StorageUnavailable
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import MessageType
 from miniclaw.memory.context import Layer, joined
@@ -76,14 +76,12 @@ class TurnRunner:
         begun = await until_stored(lambda: self._c.turns.begin(turn, fence=self._c.fence(turn.session_id)))
         if begun is None:
             await self.settle_cancelled(turn)
-            return
-        turn = begun
+        else:
+            await self._ending.unless_damaged(begun, self._run)
+
+    async def _run(self, turn: Turn) -> None:
         logger.info("turn %s of session %s: attempt %d", turn.turn_id, turn.session_id, turn.attempt)
-        try:
-            session = await until_stored(lambda: self._c.sessions.get(turn.session_id))
-        except StorageError as error:
-            await self._ending.end_unread(turn, error)
-            return
+        session = await until_stored(lambda: self._c.sessions.get(turn.session_id))
         if session is None:
             logger.info("turn %s: its session was deleted", turn.turn_id)
             return
@@ -116,22 +114,25 @@ class TurnRunner:
 
     async def settle_cancelled(self, turn: Turn) -> None:
         """End a turn that was cancelled before it began; does nothing if it has ended."""
-        stored = await self._c.turns.find(turn.turn_id)
-        session = await self._c.sessions.get(turn.session_id)
         try:
-            if stored is None or session is None or not stored.cancel_requested or stored.outcome:
-                return
-            # A feed of its own: the session's may be that of the turn that runs.
-            feed = TurnFeed(
-                self._c.live.bus,
-                session_id=turn.session_id,
-                turn_id=turn.turn_id,
-                attempt=stored.attempt,
-                channel=turn.channel,
-            )
-            await self._ending.end(turn, session, feed, Outcome("cancelled", {"text": ""}), None)
+            await self._ending.unless_damaged(turn, self._settle)
         finally:
             self._cancelled.discard(turn.turn_id)  # no earlier: until the end another cancel may come
+
+    async def _settle(self, turn: Turn) -> None:
+        stored = await until_stored(lambda: self._c.turns.find(turn.turn_id))
+        session = await until_stored(lambda: self._c.sessions.get(turn.session_id))
+        if stored is None or session is None or not stored.cancel_requested or stored.outcome:
+            return
+        # A feed of its own: the session's may be that of the turn that runs.
+        feed = TurnFeed(
+            self._c.live.bus,
+            session_id=turn.session_id,
+            turn_id=turn.turn_id,
+            attempt=stored.attempt,
+            channel=turn.channel,
+        )
+        await self._ending.end(turn, session, feed, Outcome("cancelled", {"text": ""}), None)
 
     async def _outcome(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
         """What the attempt comes to; a task of its own, which is all that a cancel interrupts."""
@@ -157,7 +158,8 @@ class TurnRunner:
 
     async def _attempt(self, turn: Turn, session: Session, feed: TurnFeed) -> Outcome:
         try:
-            progress = self._progress[turn.turn_id] = await Progress.of(self._c, turn, session)
+            progress = await until_stored(lambda: Progress.of(self._c, turn, session))
+            self._progress[turn.turn_id] = progress
             if turn.tries > self._c.settings.limits.attempts:
                 raise ModelError(
                     "abandoned", f"This message was given up after {self._c.settings.limits.attempts} tries."
@@ -165,6 +167,8 @@ class TurnRunner:
             if turn.message["msg_type"] == MessageType.COMMAND:
                 return await self._run_command(turn, session, progress)
             return await self._converse(turn, session, feed, progress)
+        except StorageUnavailable:
+            raise  # the mailbox begins it again
         except (ModelError, ProtocolError) as error:
             return Outcome("failed", {"code": error.code, "message": str(error)})
         except MiniClawError as error:

@@ -7,14 +7,19 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Final
 
-from miniclaw.errors import ProtocolError
+from miniclaw.errors import ProtocolError, StaleFence, StorageError
 from miniclaw.logs import log_ids
 from miniclaw.session.models import Turn
 
 __all__ = ["Mailbox"]
 
 logger = logging.getLogger(__name__)
+
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 30.0
+"""Seconds before a turn that storage broke begins again; doubled each time."""
 
 
 class Mailbox:
@@ -168,6 +173,20 @@ class Mailbox:
             # Registered where it is created; the task takes itself out when its turn is over.
             self._tasks[session_id] = asyncio.get_running_loop().create_task(self._work(session_id))
 
+    async def _carry_out(self, turn: Turn) -> None:
+        """Run a turn; what storage broke begins again as after a restart, which counts its tries."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._run(turn)
+                return
+            except StorageError as error:
+                if self._stopped or isinstance(error, StaleFence):
+                    raise
+                logger.exception("turn %s broke, trying again in %.1f s", turn.turn_id, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
     async def _work(self, session_id: str) -> None:
         """Run the next turn of one session, then let others have the place."""
         try:
@@ -179,7 +198,7 @@ class Mailbox:
                     del self._queues[session_id]
                 self._current[session_id] = turn
                 with log_ids(session_id=session_id, turn_id=turn.turn_id):
-                    await self._run(turn)
+                    await self._carry_out(turn)
         except Exception:  # boundary: a turn that fails beyond its own handling must not stop its session
             logger.exception("a turn of session %s broke", session_id)
         finally:
