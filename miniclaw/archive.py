@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import io
 import itertools
@@ -15,7 +16,7 @@ import tempfile
 import time
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from miniclaw import __version__
 from miniclaw.errors import ConfigError, StorageError, way_out
@@ -30,6 +31,7 @@ DATABASE: Final = "miniclaw.db"
 FORMAT: Final = 1
 LEFT_OUT: Final = ("run", "logs")
 """What belongs to a process and not to its data."""
+PIECE: Final = 1 << 20  # bytes of a file that are in memory at once
 REPLACED: Final = "replaced-"
 """Begins the name of where a restore puts what was there."""
 WAS_OPEN: Final = (
@@ -85,10 +87,22 @@ def _fill(archive: tarfile.TarFile, data_dir: Path, *, without: set[Path]) -> in
         for path in (here / name for name in sorted(files)):
             if path.is_symlink() or not path.is_file() or path.resolve() in without:
                 continue
-            with contextlib.suppress(FileNotFoundError):
-                archive.add(path, path.relative_to(data_dir).as_posix())
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+                name = path.relative_to(data_dir).as_posix()
+                _add(archive, archive.gettarinfo(arcname=name, fileobj=file), file)
                 count += 1
     return count
+
+
+def _add(archive: tarfile.TarFile, info: tarfile.TarInfo, file: IO[bytes]) -> None:
+    """Add what there is of a file, which somebody may be shortening: its size stands before it in the archive."""
+    left = info.size
+    with tempfile.SpooledTemporaryFile(PIECE) as copy:
+        while left and (piece := file.read(min(left, PIECE))):
+            left -= copy.write(piece)
+        info.size -= left
+        copy.seek(0)
+        archive.addfile(info, copy)
 
 
 def _copy_database(source: Path, target: Path) -> None:
@@ -125,9 +139,8 @@ def restore(data_dir: Path, file: Path) -> Path | None:
         shutil.rmtree(fresh, ignore_errors=True)
         private_directory(fresh)
         _unpack(file, fresh)
-        probe = _free(data_dir / f"{REPLACED}probe")
-        os.rename(fresh / MANIFEST, probe)  # a mount on `run` is seen here, where nothing is moved yet
-        probe.unlink()
+        _probe(fresh / MANIFEST, run_directory=data_dir / "run")
+        (fresh / MANIFEST).unlink()
         return _swap(data_dir)
     except OSError as error:
         check_restored(data_dir, because=f" ({error.strerror or error})")
@@ -136,6 +149,15 @@ def restore(data_dir: Path, file: Path) -> Path | None:
         if not mark.exists():
             shutil.rmtree(fresh, ignore_errors=True)
         run.release()
+
+
+def _probe(file: Path, *, run_directory: Path) -> None:
+    """Raise `OSError` where `run` is a mount of its own; no file takes the place of a directory, so nothing moves."""
+    try:
+        os.rename(file, run_directory)
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise
 
 
 def _unpack(file: Path, fresh: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import re
 import sqlite3
 import subprocess
@@ -207,6 +208,62 @@ def marked(data: Path, value: str) -> None:
 def marks(data: Path) -> list[str]:
     with contextlib.closing(sqlite3.connect(data / "miniclaw.db")) as database:
         return [row[0] for row in database.execute("SELECT m FROM marks")]
+
+
+def test_a_backup_takes_what_there_is_of_a_file_that_is_being_shortened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    marked(data, "mine")
+    (data / "notes").write_bytes(b"x" * 300_000)
+    size_of = tarfile.TarFile.gettarinfo
+
+    def measured(*given: Any, **named: Any) -> Any:
+        info = size_of(*given, **named)
+        if info.name == "notes":
+            os.truncate(data / "notes", 1000)
+        return info
+
+    monkeypatch.setattr(tarfile.TarFile, "gettarinfo", measured)
+    archive.back_up(data, file)
+    archive.restore(tmp_path / "new", file)
+    assert (tmp_path / "new" / "notes").read_bytes() == b"x" * 1000
+
+
+def test_a_restore_that_nobody_can_agree_to_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    marked(data, "mine")
+    archive.back_up(data, file)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    assert main(["restore", str(file), "--data-dir", str(data)]) == 1
+    assert "--yes" in capsys.readouterr().err
+
+
+KILLED_WHILE_IT_LOOKS = """
+import os, sys
+from pathlib import Path
+from miniclaw import archive
+rename = os.rename
+def stopped(*args):
+    try:
+        rename(*args)
+    finally:
+        os.kill(os.getpid(), 9)
+os.rename = stopped
+archive.restore(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def test_a_restore_that_is_killed_while_it_looks_whether_it_can_move_leaves_nothing(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "b.tar.gz"
+    marked(data, "mine")
+    archive.back_up(data, file)
+    before = {path.name for path in data.iterdir()} | {"run"}
+    command = [sys.executable, "-c", KILLED_WHILE_IT_LOOKS, str(data), str(file)]
+    assert subprocess.run(command, check=False).returncode == -9
+    assert {path.name for path in data.iterdir()} == before
 
 
 def test_what_a_restore_sets_aside_no_other_one_overwrites(

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from miniclaw import __version__
 
-__all__ = ["HARMLESS", "add_common", "main", "say"]
+__all__ = ["HARMLESS", "add_common", "agreed", "main", "say"]
 
 HARMLESS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, by which a text of others could clear the screen or feign a question."""
@@ -94,3 +94,14 @@ def add_common(parser: argparse.ArgumentParser, *, nested: bool = False) -> None
     levels = ["debug", "info", "warning", "error"]
     group.add_argument("--log-level", choices=levels, default=default)
     group.add_argument("--log-format", choices=["text", "json"], default=default)
+
+
+def agreed(question: str) -> bool:
+    """Whether the person says yes; raises `ConfigError` where nobody is there to ask."""
+    from miniclaw.errors import ConfigError
+
+    try:
+        answer = input(f"{question} [y/N] ")
+    except EOFError as error:
+        raise ConfigError("Nobody is there to answer; say --yes.") from error
+    return answer.strip().lower() in ("y", "yes", "是")

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from miniclaw.cli import add_common, say
+from miniclaw.cli import add_common, agreed, say
 
 if TYPE_CHECKING:
     from miniclaw.memory.long_term import LongTermMemory
@@ -75,8 +75,7 @@ def run(args: argparse.Namespace) -> int:
     loaded = load(args)
     set_up_logging(loaded, default="warning")
     if args.action == "clear" and not args.yes:
-        answer = input(f"全部忘掉 {args.user_id} 的记忆？/ Forget everything about {args.user_id}? [y/N] ")
-        if answer.strip().lower() not in ("y", "yes", "是"):
+        if not agreed(f"全部忘掉 {args.user_id} 的记忆？/ Forget everything about {args.user_id}?"):
             return 1
     return run_async(_run(LongTermMemory(loaded.data_dir), args))
 

@@ -6,6 +6,8 @@ import argparse
 import os
 from pathlib import Path
 
+from miniclaw.cli import agreed
+
 __all__ = ["add_arguments", "run"]
 
 
@@ -22,8 +24,7 @@ def run(args: argparse.Namespace) -> int:
 
     directory = find_data_dir(args.data_dir, os.environ, to_restore=True)
     if not args.yes:
-        answer = input(f"用备份替换 {directory}？/ Replace {directory} by the backup? [y/N] ")
-        if answer.strip().lower() not in ("y", "yes", "是"):
+        if not agreed(f"用备份替换 {directory}？/ Replace {directory} by the backup?"):
             return 1
     aside = restore(directory, args.file)
     print(f"恢复好了 / restored: {directory}")

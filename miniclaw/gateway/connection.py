@@ -8,7 +8,7 @@ from abc import ABC
 from typing import Any, Final, Protocol
 
 from miniclaw.channel.base import Channel
-from miniclaw.errors import ProtocolError
+from miniclaw.errors import NOT_NOW, ProtocolError, StorageError
 from miniclaw.gateway.events import SHUT_OUT, EventBus, LiveEvent, LiveTurns, Subscription, event_frame
 from miniclaw.gateway.live import LiveHtml
 from miniclaw.gateway.protocol import (
@@ -103,7 +103,7 @@ class ConnectionChannel(Channel, ABC):
         connection, future = self._unsettled.pop(id(inbound))
         if connection is not None:
             # Here and not after the await: the reader must be subscribed before the turn's first event.
-            connection.take_receipt(inbound, receipt)
+            connection.answer(inbound, receipt)
         if not future.done():
             future.set_result(receipt)
 
@@ -181,8 +181,15 @@ class Connection:
             return
         await self._channel.submit(inbound, self)
 
-    def take_receipt(self, inbound: Inbound, receipt: Receipt) -> None:
+    def answer(self, inbound: Inbound, receipt: Receipt) -> None:
         """Answer a message; subscribes to the session that it went into."""
+        try:
+            self._answer(inbound, receipt)
+        except StorageError as error:
+            logger.error("message %s: %s", inbound.msg_id, error)
+            self._refuse("storage_unavailable", NOT_NOW, inbound.msg_id)
+
+    def _answer(self, inbound: Inbound, receipt: Receipt) -> None:
         target = f"{self._channel.name}:{receipt.session_id or self.current or ''}"
         if receipt.stored and receipt.session_id:
             self.enter(receipt.session_id)
@@ -241,8 +248,11 @@ class Connection:
         payload = message.payload
         named = payload.session_id if isinstance(payload, TextPayload) else payload.args.get("session_id")
         is_in_one = not isinstance(named, str) and self.current is not None
-        if is_in_one and not await self._hub.turns.has_session(self.current or ""):
-            self.current = None  # it expired or was deleted, so the next text begins a new one
+        try:
+            if is_in_one and not await self._hub.turns.has_session(self.current or ""):
+                self.current = None  # it expired or was deleted, so the next text begins a new one
+        except StorageError as error:
+            raise ProtocolError("storage_unavailable", NOT_NOW, reply_to=message.msg_id) from error
         # A copy of a blank one: what came is validated, and ten defaults a message need not be looked up again.
         return _BLANK.model_copy(
             update={

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from miniclaw.config import WebSettings
-from miniclaw.errors import ConfigError, MemoryStoreError, ProtocolError, StorageError
+from miniclaw.errors import NOT_NOW, ConfigError, MemoryStoreError, ProtocolError, StorageError
 from miniclaw.gateway.access import HostRules, presented_token
 from miniclaw.gateway.protocol import encode_json, has_unreadable, new_id
 from miniclaw.identity import Identities
@@ -214,10 +214,7 @@ class HttpServer:
             return error_response(ProtocolError("bad_arguments", f"{error}."))
         except StorageError as error:
             logger.error("%s %s: %s", request.method, request.path, error)
-            unavailable = ProtocolError(
-                "storage_unavailable", "Storage does not answer; try again in a moment."
-            )
-            return error_response(unavailable)
+            return error_response(ProtocolError("storage_unavailable", NOT_NOW))
         except web.HTTPRequestEntityTooLarge:
             return error_response(ProtocolError("too_large", "The body is too large."))
         except web.HTTPException as error:

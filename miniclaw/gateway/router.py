@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from miniclaw.channel.base import Channel
-from miniclaw.errors import MemoryStoreError, ProtocolError, StorageError
+from miniclaw.errors import NOT_NOW, MemoryStoreError, ProtocolError, StorageError
 from miniclaw.gateway.ingress import refusal
 from miniclaw.gateway.protocol import CommandPayload, Inbound, MessageType, Receipt, TextPayload
 
@@ -69,9 +69,7 @@ class MessageRouter:
             return refusal(ProtocolError("bad_arguments", f"{error}."))
         except StorageError as error:
             logger.error("message %s: %s", inbound.msg_id, error)
-            return refusal(
-                ProtocolError("storage_unavailable", "Storage does not answer; try again in a moment.")
-            )
+            return refusal(ProtocolError("storage_unavailable", NOT_NOW))
         except Exception:  # boundary: one message that breaks a handler must not stop its channel
             logger.exception("message %s broke its handler", inbound.msg_id)
             return refusal(ProtocolError("internal", "Something broke inside miniclaw; the log says what."))
