@@ -32,7 +32,7 @@ export function frame(text) {
 	const pre = h("pre", {tabindex: 0}, text.slice(0, shown))
 	if (text.length <= shown) return [pre]
 	const told = () => ["showMore", {shown: number(shown), count: number(text.length)}]
-	const more = h("button.quiet", {type: "button", t: told()})
+	const more = h("button.quiet", {t: told()})
 	more.addEventListener("click", () => {
 		pre.append(text.slice(shown, (shown += MORE_CHARACTERS)))
 		if (shown >= text.length) more.remove()
@@ -157,7 +157,7 @@ export class ApprovalPart {
 			["always", "allowAlways", ""],
 			["deny", "deny", "danger"]
 		]) {
-			this.#buttons.append(h("button", {type: "button", class: style, t: key, onclick: () => this.#choose(choice, decide)}))
+			this.#buttons.append(h("button", {class: style, t: key, onclick: () => this.#choose(choice, decide)}))
 		}
 		this.element = h("div.part.approval", {role: "group"}, title, about, ...frame(asText(parsed(request.arguments))), this.#buttons, this.#problem)
 		name(this.element, "approvalTitle", {tool: request.tool})

@@ -114,8 +114,7 @@ export class Composer {
 	}
 
 	#pressed(event) {
-		// 229 is the key of an input method at work; Safari sends it behind the composition's end. The event itself
-		// is asked: a composition whose end never came must not keep Enter from sending.
+		// 229: an input method at work, in Safari also behind its end. The event is asked, since an end may never come.
 		const isComposing = event.isComposing || event.keyCode === 229
 		if (isComposing || this.#slash?.pressed(event)) return
 		if (event.key === "ArrowUp" && !this.field.value) this.on.editLast()

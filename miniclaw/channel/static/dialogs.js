@@ -5,10 +5,7 @@ import {name, say, t} from "./i18n.js"
 
 const TOAST_MS = 6_000
 
-/**
- * A short line that goes away, and at once when another comes. With `undo` it stays its time, and can be taken back
- * until `done` is called: by its button, or by the function that is returned.
- */
+/** A short line that goes away. With `undo` it stays its time: until `done`, its button or what is returned takes it back. */
 export function toast(text, undo = null, done = () => {}) {
 	if (!undo) $("toasts").querySelector(".plain")?.remove()
 	const line = h(undo ? "div.toast" : "div.toast.plain", h("span", text))
@@ -19,7 +16,7 @@ export function toast(text, undo = null, done = () => {}) {
 		how()
 	}
 	const last = () => end(done)
-	if (undo) line.append(h("button", {type: "button", t: "undo", onclick: () => end(undo)}))
+	if (undo) line.append(h("button", {t: "undo", onclick: () => end(undo)}))
 	addEventListener("pagehide", last)
 	const timer = setTimeout(last, TOAST_MS)
 	$("toasts").append(line)
@@ -30,7 +27,7 @@ export function toast(text, undo = null, done = () => {}) {
 export const failed = error => toast(error.message || t("unreachable"))
 
 export function signButton(shape, label, onclick) {
-	return h("button.quiet", {type: "button", label, onclick}, icon(shape))
+	return h("button.quiet", {label, onclick}, icon(shape))
 }
 
 export function flash(button, shape, key) {
@@ -56,7 +53,6 @@ export function style(name) {
 	return new Promise((resolve, reject) => Object.assign(link, {onload: resolve, onerror: () => reject(new TypeError())}))
 }
 
-/** Open a form or a menu of `forms.js`, which comes with the first one. */
 const later = name => (...given) => import("./forms.js").then(forms => forms[name](...given), () => failed({}))
 
 export const form = later("form")

@@ -28,7 +28,7 @@ export function menu(anchor, label, items) {
 			box.hidePopover()
 			run()
 		}
-		box.append(h("button", {type: "button", role: "menuitem", class: style, onclick: chosen}, icon(shape), h("span", {t: key})))
+		box.append(h("button", {role: "menuitem", class: style, onclick: chosen}, icon(shape), h("span", {t: key})))
 	}
 	box.addEventListener("toggle", ({newState}) => {
 		if (newState === "open") return
@@ -62,10 +62,7 @@ export function sheet(title, ...children) {
 	return dialog
 }
 
-/**
- * A form; fields are `{name, label, value, long, options: [[value, key]], optional}`.
- * `run(values)` may refuse by an error, which is shown and loses nothing.
- */
+/** A form; `run(values)` may refuse by an error, which is shown and loses nothing. */
 export function form(title, fields, run, ok = "save", danger = false) {
 	const problem = h("p.problem-text", {role: "alert"})
 	const rows = fields.map(({name: id, label, value = "", long, options, optional}) => {

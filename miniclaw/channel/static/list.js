@@ -5,7 +5,6 @@ import {h} from "./dom.js"
 
 export const heading = (key, ...more) => h("h3", h("span", {t: key}), ...more)
 
-/** Rows are `{title, text, note, tags: [[text, style]], buttons: [[key, run, style]], more: [[shape, key, run, style]]}`. */
 export function list(rows, empty = "nothingHere") {
 	if (!rows.length) return h("p.muted", {t: empty})
 	return h("ul.cards", ...rows.map(card))

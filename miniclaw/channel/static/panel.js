@@ -21,7 +21,7 @@ export class Panel {
 		const nav = $("panels")
 		for (const [kind, shape] of Object.entries(SHAPES)) {
 			const badge = kind === "inbox" && h("span", {id: "waiting", class: "badge"})
-			const button = h("button", {type: "button", "aria-expanded": "false", "aria-controls": "panel", onclick: () => this.toggle(kind)}, icon(shape), h("span", {t: kind}), badge)
+			const button = h("button", {"aria-expanded": "false", "aria-controls": "panel", onclick: () => this.toggle(kind)}, icon(shape), h("span", {t: kind}), badge)
 			button.dataset.kind = kind
 			nav.append(button)
 		}
@@ -30,7 +30,6 @@ export class Panel {
 		document.addEventListener("miniclaw:language", () => this.refresh())
 	}
 
-	/** Which panel is open, or nothing. */
 	get kind() {
 		return this.#kind
 	}
@@ -75,7 +74,7 @@ export class Panel {
 		} catch (error) {
 			if (error instanceof TypeError) this.#loads = null
 			else if (!(error instanceof ApiError) && !error.code) throw error
-			body = [h("p.problem-text", {role: "alert"}, error.message || t("unreachable")), h("button", {type: "button", t: "retryNow", onclick: () => this.refresh()})]
+			body = [h("p.problem-text", {role: "alert"}, error.message || t("unreachable")), h("button", {t: "retryNow", onclick: () => this.refresh()})]
 		}
 		if (kind === this.#kind && query === this.#query) this.#show(body.flat().filter(Boolean))
 	}

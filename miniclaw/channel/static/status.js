@@ -19,7 +19,7 @@ export class Status {
 		this.#drawTheme()
 	}
 
-	/** Show the state of the wire; a break shorter than a moment is not worth a line. */
+	/** A break shorter than a moment is not worth a line. */
 	connection(state) {
 		this.#state = state
 		clearTimeout(this.#timer)

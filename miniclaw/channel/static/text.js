@@ -97,7 +97,7 @@ function fragment(html) {
 
 function frameCode(pre) {
 	const copy = event => copyFrom(event.currentTarget, pre.textContent.replace(/\n$/, ""))
-	const button = h("button.quiet", {type: "button", onclick: copy}, icon("copy"), h("span", {t: "copy"}))
+	const button = h("button.quiet", {onclick: copy}, icon("copy"), h("span", {t: "copy"}))
 	const frame = h("div.code")
 	pre.replaceWith(frame)
 	frame.append(h("div.code-head", h("span", pre.dataset.lang ?? ""), button), pre)

@@ -28,10 +28,7 @@ export class Wire {
 	#timer = 0
 	#lastFrame = 0
 
-	/**
-	 * `on` has `onEvent(payload)` for events that answer no request, `onFailed(error)` of a queued command,
-	 * `onState({name: connecting|open|waiting|refused, retryAt?})`, and `isRefused()`: a browser hides why an upgrade failed.
-	 */
+	/** `on` has `onEvent(payload)`, `onFailed(error)` of a queued command, `onState({name, retryAt?})`, and `isRefused()`. */
 	constructor(on) {
 		Object.assign(this, on)
 		this.state = {name: "connecting"}
