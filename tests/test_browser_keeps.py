@@ -63,6 +63,30 @@ async def test_what_one_user_left_unsent_is_neither_shown_nor_sent_to_another_an
             assert len(await claw.sessions.list("bob")) == 0
 
 
+async def test_an_open_tab_of_the_former_user_neither_reads_nor_writes_as_the_one_who_signed_in(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([ok]), web=True) as claw:
+        assert claw.web is not None
+        bob = f"{claw.web.url}/?token={await claw.identities.add('bob')}"
+        async with chromium.tabs(claw, 2, excuse="other user") as (one, two):
+            user, other = (tab.page.locator("#user") for tab in (one, two))
+            await one.is_connected()
+            await one.ask("secret")
+            await one.page.locator("#panels button").first.click()
+            await one.page.get_by_role("button", name="添加记忆").click()
+            await one.page.get_by_role("dialog").get_by_label("内容").fill("4711")
+            await one.page.context.request.get(bob)  # a login that no page of ours tells the others about
+            await one.page.keyboard.press("Tab")
+            await one.page.get_by_role("button", name="保存").click()
+            await expect(user).to_have_text("bob")
+            await expect(other).to_have_text("bob")  # the other tab follows by itself
+            await expect(one.page.locator("#sessions")).to_have_text("还没有对话")
+            assert await claw.memory.list("bob") == await claw.memory.list("owner") == []
+            await two.page.goto(address(claw))
+            await expect(user).to_have_text("owner")
+
+
 async def test_a_refused_message_outlives_a_reload_and_no_address_breaks_the_page(
     tmp_path: Path, chromium: Chromium
 ) -> None:

@@ -135,6 +135,23 @@ async def test_our_own_page_may_post_and_open_its_socket_with_the_cookie(tmp_pat
             assert (await ws.receive_json(timeout=20))["payload"]["data"]["result"]["pong"] is True
 
 
+async def test_a_page_of_another_user_than_the_cookies_is_told_so_and_neither_reads_nor_writes(
+    tmp_path: Path,
+) -> None:
+    async with web(tmp_path) as (claw, http, base):
+        browser = {**await login(http, base), "Origin": base}
+        for name, status in (("bob", 409), ("owner", 201)):
+            headers = {**browser, "X-Miniclaw-User": name}
+            async with http.post(
+                f"{base}/api/memories", headers=headers, json={"content": "mine"}
+            ) as response:
+                assert response.status == status
+            async with http.get(f"{base}/api/memories/export?user={name}", headers=browser) as response:
+                assert response.status == (409 if name == "bob" else 200)
+                assert response.status == 200 or (await response.json())["error"]["code"] == "other_user"
+        assert len(await claw.memory.list("owner")) == 1
+
+
 async def test_a_login_cookie_survives_a_restart_and_a_stranger_cookie_does_not_count(tmp_path: Path) -> None:
     async with web(tmp_path) as (claw, http, base):
         assert claw.web is not None

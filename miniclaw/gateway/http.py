@@ -47,6 +47,7 @@ STATUS: Final = {
     "approval_not_found": 404,
     "too_large": 413,
     "misdirected": 421,
+    "other_user": 409,
     "session_busy": 429,
     "rate_limited": 429,
     "overloaded": 503,
@@ -60,6 +61,8 @@ PROTECTED_RESOURCE: Final = "/.well-known/oauth-protected-resource"
 """Where clients look for how to log in (RFC 9728)."""
 UPLOADS: Final = "/api/uploads"
 """The one path that takes a form instead of JSON."""
+USER_HEADER: Final = "X-Miniclaw-User"
+"""Whom a page takes itself to be signed in as; links and the socket say it as `?user=`."""
 _USER: Final = web.RequestKey("user", str)
 
 
@@ -247,6 +250,9 @@ class HttpServer:
             user_id = await self._identities.user_of_login(request.cookies.get(self.cookie, ""))
             if user_id is not None:
                 self._check_cookie_request(request, own=own, upgrade=upgrade)
+                # All tabs of a browser share the cookie: one of the former user must not act as the new one.
+                if request.headers.get(USER_HEADER, request.query.get("user", user_id)) != user_id:
+                    raise ProtocolError("other_user", "Somebody else is signed in now; load the page again.")
         if user_id is None:
             raise ProtocolError("unauthorized", "A valid token is needed; open the URL that `serve` printed.")
         request[_USER] = user_id

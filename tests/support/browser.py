@@ -41,6 +41,7 @@ EXCUSED = {
     ),
     "refused": re.compile(r"401 \(Unauthorized\)|HTTP Authentication failed"),
     "bad request": re.compile(r"400 \(Bad Request\)"),
+    "other user": re.compile(r"409 \(Conflict\)"),
     "busy": re.compile(r"503 \(Service Unavailable\)"),
 }
 """What Chromium itself writes to the console while no server is there, or one that wants a login."""
@@ -155,7 +156,7 @@ class Chromium:
             yield opened
         finally:
             await context.close()
-        assert problems == []
+        assert not problems, problems
 
 
 def address(claw: MiniClaw) -> str:
@@ -211,6 +212,6 @@ async def _open(context: BrowserContext, problems: list[str], excuse: str | None
         await dialog.dismiss()
 
     page.on("console", said)
-    page.on("pageerror", lambda error: problems.append(f"uncaught: {error}"))
+    page.on("pageerror", lambda error: problems.append(f"uncaught: {error} {error.stack}"))
     page.on("dialog", asked)
     return Tab(page, problems)

@@ -1,5 +1,7 @@
 /* What is read and changed over HTTP. */
 
+import {owner} from "./dom.js"
+
 const TIMEOUT_MS = 20_000
 
 export class ApiError extends Error {
@@ -16,7 +18,7 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
 	try {
 		response = await fetch(`./api/${path}`, {
 			method,
-			headers: {Accept: "application/json", ...(method !== "GET" && !isForm && {"Content-Type": "application/json"})},
+			headers: {Accept: "application/json", ...(owner && {"X-Miniclaw-User": owner}), ...(method !== "GET" && !isForm && {"Content-Type": "application/json"})},
 			body: body === undefined || isForm ? body : JSON.stringify(body),
 			signal: AbortSignal.timeout(isForm ? 10 * TIMEOUT_MS : TIMEOUT_MS),
 			...more
@@ -26,10 +28,14 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
 	}
 	const answer = await response.json().catch(() => ({}))
 	if (!response.ok) {
+		if (response.status === 409) document.dispatchEvent(new Event("miniclaw:left"))
 		throw new ApiError(response.status, answer.error?.code ?? "internal", answer.error?.message ?? `HTTP ${response.status}`)
 	}
 	return answer
 }
+
+/** The address of a download. */
+export const link = path => `./api/${path}${path.includes("?") ? "&" : "?"}user=${owner}`
 
 export const sessionPath = (id, rest = "") => `sessions/${encodeURIComponent(id)}${rest}`
 

@@ -3,7 +3,7 @@
 import {call, messageOf} from "./api.js"
 import {Composer, hello} from "./composer.js"
 import {failed, toast} from "./dialogs.js"
-import {$, copyText, icon, listen, newId, ownedBy} from "./dom.js"
+import {$, copyText, icon, listen, newId, ownedBy, owner} from "./dom.js"
 import {t, translate} from "./i18n.js"
 import {listenForKeys} from "./keys.js"
 import {Outbox} from "./outbox.js"
@@ -60,6 +60,11 @@ document.querySelector(".skip").addEventListener("click", event => {
 })
 listen("panels", "click", () => sidebar.toggle(false))
 
+// All tabs share the login: one that belongs to another user begins anew.
+const logins = new BroadcastChannel(`miniclaw${location.pathname}`)
+logins.onmessage = ({data}) => owner && data !== owner && outbox.leave()
+document.addEventListener("miniclaw:left", () => outbox.leave())
+
 wire.retry()
 sidebar.load().catch(() => {})
 route()
@@ -76,6 +81,7 @@ function identify() {
 
 function known(about) {
 	if (!ownedBy(about.user_id)) return outbox.leave()
+	logins.postMessage(owner)
 	status.about(about)
 	outbox.open(!isKnown)
 	if (isKnown) return

@@ -37,10 +37,11 @@ export function icon(shape) {
 	return svg
 }
 
-let owner = null
+/** Whose the page and its storage are; empty until the server has said so. */
+export let owner = ""
 
-/** Whose the storage is, told once the server knows; false where it is another's already. */
-export const ownedBy = user => (owner ??= user) === user
+/** False where it is another's already. */
+export const ownedBy = user => (owner ||= user) === user
 
 /** Storage of one user and one path of the host. It may be missing or full (private windows): then it forgets. */
 function memory(kind) {
@@ -48,7 +49,7 @@ function memory(kind) {
 	return {
 		get(key, fallback = null) {
 			try {
-				return (owner && JSON.parse(globalThis[kind].getItem(name(key)))) ?? fallback
+				return (owner ? JSON.parse(globalThis[kind].getItem(name(key))) : null) ?? fallback
 			} catch {
 				return fallback
 			}

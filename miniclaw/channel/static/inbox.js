@@ -1,6 +1,6 @@
 /* What the panels of usage, waiting things and settings show. */
 
-import {call, sessionPath} from "./api.js"
+import {call, link, sessionPath} from "./api.js"
 import {ApprovalPart} from "./cards.js"
 import {failed, showShortcuts} from "./dialogs.js"
 import {h} from "./dom.js"
@@ -81,7 +81,7 @@ async function loadSettings({session, say, status}) {
 	return [
 		h("div.card", modelChoice, h("p.muted", {t: id ? "modelMore" : "modelNeedsChat"})),
 		h("div.card", choice("languageSetting", [["zh-CN", "中文"], ["en", "English"]], language(), toggleLanguage), choice("theme", themes, document.documentElement.dataset.choice, one => status.setTheme(one))),
-		h("div.choices", h("button", {t: "shortcuts", onclick: showShortcuts}), id && h("a.button", {href: `./api/${sessionPath(id, "/export")}`, download: "", t: "exportMarkdown"})),
+		h("div.choices", h("button", {t: "shortcuts", onclick: showShortcuts}), id && h("a.button", {href: link(sessionPath(id, "/export")), download: "", t: "exportMarkdown"})),
 		h("p.muted", status.version)
 	]
 }

@@ -1,6 +1,6 @@
 /* What the panels of memory, skills and tools show, and what can be done there. */
 
-import {call} from "./api.js"
+import {call, link} from "./api.js"
 import {failed, form, toast} from "./dialogs.js"
 import {h} from "./dom.js"
 import {date, number, t} from "./i18n.js"
@@ -53,7 +53,7 @@ async function loadMemories({refresh}, query) {
 	const add = () => form("addMemory", memoryFields(), values => save(values, refresh))
 	const sorted = query ? memories : [...memories].reverse()
 	return [
-		h("div.choices", h("button", {class: "primary", t: "addMemory", onclick: add}), h("a.button", {href: "./api/memories/export", download: "memories.json", t: "exportAll"})),
+		h("div.choices", h("button", {class: "primary", t: "addMemory", onclick: add}), h("a.button", {href: link("memories/export"), download: "memories.json", t: "exportAll"})),
 		list(sorted.map(memory => memoryRow(memory, refresh)), query ? "noneFound" : "noMemories")
 	]
 }

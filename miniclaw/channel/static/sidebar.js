@@ -1,6 +1,6 @@
 /* The list of chats, kept up to date by `session.updated`. */
 
-import {call, sessionPath} from "./api.js"
+import {call, link, sessionPath} from "./api.js"
 import {failed, form, menu, signButton, toast} from "./dialogs.js"
 import {$, h} from "./dom.js"
 import {language, t} from "./i18n.js"
@@ -143,7 +143,7 @@ export class Sidebar {
 	}
 
 	#menu(anchor, {session_id: id, title}) {
-		const save = format => h("a", {href: `./api/${sessionPath(id, `/export?format=${format}`)}`, download: ""}).click()
+		const save = format => h("a", {href: link(sessionPath(id, `/export?format=${format}`)), download: ""}).click()
 		const rename = async values => this.update(id, await call(sessionPath(id), values, "PATCH"))
 		menu(anchor, ["chatMenu", {title}], [
 			["edit", "rename", () => form("rename", [{name: "title", label: "title", value: title, optional: true}], rename)],

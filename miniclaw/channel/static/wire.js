@@ -1,6 +1,6 @@
 /* The one WebSocket: requests, events, coming back after every break. */
 
-import {newId} from "./dom.js"
+import {newId, owner} from "./dom.js"
 
 const ANSWER_MS = 30_000
 const SILENCE_MS = 25_000
@@ -49,7 +49,7 @@ export class Wire {
 	retry() {
 		if (this.#socket) return
 		clearTimeout(this.#timer)
-		const address = new URL("./ws?html=1", location.href)
+		const address = new URL(`./ws?html=1${owner && `&user=${owner}`}`, location.href)
 		address.protocol = address.protocol.replace("http", "ws")
 		const socket = new WebSocket(address)
 		this.#socket = socket
