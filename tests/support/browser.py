@@ -212,6 +212,6 @@ async def _open(context: BrowserContext, problems: list[str], excuse: str | None
         await dialog.dismiss()
 
     page.on("console", said)
-    page.on("pageerror", lambda error: problems.append(f"uncaught: {error} {error.stack}"))
+    page.on("pageerror", lambda error: problems.append(f"uncaught: {error.stack}"))
     page.on("dialog", asked)
     return Tab(page, problems)
