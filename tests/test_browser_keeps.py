@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.async_api import FilePayload, Route, WebSocketRoute, expect
+from playwright.async_api import Error, FilePayload, Route, WebSocketRoute, expect
 
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
@@ -98,14 +100,22 @@ async def test_a_refused_message_outlives_a_reload_and_no_address_breaks_the_pag
             await tab.page.reload()
             await tab.is_connected()
             await tab.field.fill("x" * 1_000_001)
-            await tab.field.press("Enter")
+            await tab.field.press("Enter")  # stays where it was written
+            await expect(tab.page.locator(".toast")).to_contain_text("太长了")
+            await expect(tab.turns).to_have_count(0)
+            assert len(await tab.field.input_value()) == 1_000_001
+            await tab.field.fill("")
+            await tab.page.goto(f"{home}#ses_none")
+            await expect(tab.thread.get_by_role("alert")).to_contain_text("找不到")
+            await tab.send("anybody?")
             for _ in ("refused", "kept"):
-                await expect(tab.turns.last.locator(".problem")).to_contain_text("太长了")
+                await expect(tab.turns.last.locator(".problem")).to_contain_text("没有发出")
                 await tab.page.reload()
             await tab.page.get_by_role("button", name="删除").click()
             await tab.page.reload()
             await tab.is_connected()
             await expect(tab.turns).to_have_count(0)
+            await tab.new_chat()
             assert await tab.ask("hi") == "ok"
             before = await tab.session()
             await tab.page.locator(".skip").focus()
@@ -171,3 +181,62 @@ async def test_each_tab_keeps_its_own_draft_and_a_chat_deleted_elsewhere_takes_n
             await expect(one.turns).to_have_count(0)
             await expect(one.field).to_have_value("a long text")
             await expect(one.page.locator("#files .chip")).to_have_count(1)
+
+
+FILL = """() => {
+  for (let size = 1 << 20; size; size >>= 1) {
+    try { for (;;) sessionStorage.setItem(`full.${Math.random()}`, "x".repeat(size)) } catch {}
+  }
+}"""
+
+
+async def test_words_outlive_a_reload_before_the_user_is_known_and_none_of_them_stops_the_others(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    known = asyncio.Event()
+
+    async def status(route: Route) -> None:
+        await known.wait()
+        with contextlib.suppress(Error):  # the page was left meanwhile
+            await route.continue_()
+
+    def line_of(line: WebSocketRoute) -> None:
+        server = line.connect_to_server()
+        line.on_message(lambda frame: server.send("{" if "poison" in str(frame) else frame))
+
+    async with running_claw(tmp_path, ScriptedProvider([ok] * 4), web=True) as claw:
+        async with chromium.tab(claw, excuse="lost") as tab:
+            await tab.is_connected()
+            await tab.page.route("**/api/status", status)
+            await tab.page.route_web_socket("**/ws*", line_of)
+            await tab.page.reload()
+            await tab.is_connected()
+            await tab.send("early")
+            await tab.field.fill("half")
+            await expect(tab.turns).to_contain_text("正在发送")
+            await tab.page.reload()
+            known.set()
+            await tab.ended(1)
+            await expect(tab.turns.locator(".bubble")).to_have_text("early")
+            await expect(tab.field).to_have_value("half")
+            # A frame that the server cannot read is refused, and those behind it are sent.
+            await tab.send("poison")
+            await expect(tab.turns.last.locator(".problem")).to_contain_text("没有发出")
+            await tab.page.get_by_role("button", name="删除").click()
+            # Neither is half of a character kept, where a message is edited.
+            await tab.turns.first.hover()
+            await tab.turns.first.get_by_role("button", name="编辑后重新发送").click()
+            edit = tab.turns.first.get_by_role("textbox")
+            await edit.evaluate(r"field => (field.value = 'a\ud83d\0b')")
+            await edit.press("Enter")
+            await expect(tab.sessions).to_have_count(2)
+            await tab.ended(1)
+            await expect(tab.turns.locator(".bubble")).to_have_text("a\ufffdb")
+            # Where the tab has no room left, it says so.
+            await tab.page.evaluate(FILL)
+            await tab.page.context.set_offline(True)
+            await expect(tab.page.locator("#light")).to_have_class("light connecting")
+            await tab.send("only here")
+            await expect(tab.turns.last).to_contain_text("只有这个标签页有它")
+            await tab.page.context.set_offline(False)
+            await tab.ended(2)

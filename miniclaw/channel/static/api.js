@@ -4,10 +4,11 @@ import {owner} from "./dom.js"
 
 const TIMEOUT_MS = 20_000
 
-export class ApiError extends Error {
-	constructor(status, code, message) {
+/** What the server refused; `offline` or `timeout` where nothing came back over the socket, else `unreachable`. */
+export class Refusal extends Error {
+	constructor(code, message = "", status = 0) {
 		super(message)
-		Object.assign(this, {status, code})
+		Object.assign(this, {code, status, isLost: code === "offline" || code === "timeout"})
 	}
 }
 
@@ -24,12 +25,12 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
 			...more
 		})
 	} catch {
-		throw new ApiError(0, "unreachable", "")
+		throw new Refusal("unreachable")
 	}
 	const answer = await response.json().catch(() => ({}))
 	if (!response.ok) {
 		if (response.status === 409) document.dispatchEvent(new Event("miniclaw:left"))
-		throw new ApiError(response.status, answer.error?.code ?? "internal", answer.error?.message ?? `HTTP ${response.status}`)
+		throw new Refusal(answer.error?.code ?? "internal", answer.error?.message ?? `HTTP ${response.status}`, response.status)
 	}
 	return answer
 }
@@ -51,7 +52,7 @@ export async function messageOf(session, turn) {
 		const {messages, more} = await getMessages(session, before)
 		const known = messages.find(message => message.role === "user" && message.turn_id === turn)
 		if (known) return known
-		if (!more) throw new ApiError(0, "not_found", "")
+		if (!more) throw new Refusal("not_found")
 		before = messages[0].position
 	}
 }

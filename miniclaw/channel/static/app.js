@@ -17,6 +17,8 @@ import {Wire} from "./wire.js"
 const KEPT_THREADS = 12
 const FIRST_CONNECT_MS = 700
 const TITLE_CHARACTERS = 60
+/** The server takes frames of 1 MiB; a longer one would cost the connection. */
+const FRAME_BYTES = 1_000_000
 const ASK_AGAIN_MS = 3_000
 const BARE = location.pathname + location.search
 
@@ -193,23 +195,33 @@ function gone(id) {
 }
 
 async function branch(thread, turn, text) {
-	if (isBranching) return
+	if (isBranching || isTooLong(text)) return false
 	isBranching = true
 	try {
 		const {position, attachments} = await messageOf(thread.session, turn.id)
 		await sidebar.fork(thread.session, position - 1)
 		send(text, attachments)
 		toast(t("branched"))
+		return true
 	} finally {
 		isBranching = false
 	}
 }
 
+/** Whether it was taken; what is too long stays where it was written. */
 function send(text, attachments = []) {
+	if (isTooLong(text)) return false
 	current.echo(outbox.add(text, current, attachments))
 	if (current.session) sidebar.update(current.session, {})
 	else history.replaceState(null, "", `#${current.draft}`)
 	scroll.toEnd()
+	return true
+}
+
+function isTooLong(text) {
+	const isLong = new Blob([JSON.stringify(text)]).size > FRAME_BYTES
+	if (isLong) toast(t("tooLong"))
+	return isLong
 }
 
 function search() {

@@ -1,7 +1,7 @@
 /* Where one writes: safe with input methods, a draft and files for each chat. */
 
 import {failed, toast} from "./dialogs.js"
-import {$, h, listen, local, tab} from "./dom.js"
+import {$, h, listen, local, sound, tab} from "./dom.js"
 import {t} from "./i18n.js"
 
 export class Composer {
@@ -10,7 +10,7 @@ export class Composer {
 	#files = null
 	#coming = null
 
-	/** `on` has `send(text, attachments)`, `stop()` and `editLast()`. */
+	/** `on` has `send(text, attachments)`, which says whether it was taken, `stop()` and `editLast()`. */
 	constructor(on) {
 		this.on = on
 		this.field = $("message")
@@ -68,7 +68,7 @@ export class Composer {
 	/** The tab's own draft, or a copy of the last one of any tab. */
 	get #stored() {
 		const key = `draft.${this.#key}`
-		if (!tab.get(key)) tab.set(key, local.get(key))
+		if (!tab.get(key) && local.get(key)) tab.set(key, local.get(key))
 		return tab.get(key)
 	}
 
@@ -128,10 +128,10 @@ export class Composer {
 		if (this.#files?.hasFailed) return toast(t("fileFailed"))
 		const text = sound(this.field.value).trim() || (files?.length ? t("seeFiles") : "")
 		if (!text || !files) return
+		if (!this.on.send(text, files)) return
 		this.field.value = ""
 		this.#files?.clear()
 		this.#changed()
-		this.on.send(text, files)
 	}
 
 	#changed() {
@@ -183,9 +183,6 @@ export class Composer {
 		this.field.style.height = `${this.field.scrollHeight}px`
 	}
 }
-
-/** Without what the protocol refuses: NUL and halves of characters. */
-const sound = text => (text.toWellFormed?.() ?? text).replaceAll("\0", "")
 
 export function hello(onPick) {
 	const pick = event => onPick(event.currentTarget.textContent, [])

@@ -1,6 +1,6 @@
 /* Making elements, and remembering small things in the browser. */
 
-import {name, say} from "./i18n.js"
+import {attempt, name, say} from "./i18n.js"
 
 export const $ = id => document.getElementById(id)
 export const listen = (id, type, run) => $(id).addEventListener(type, run)
@@ -40,44 +40,50 @@ export function icon(shape) {
 /** Whose the page and its storage are; empty until the server has said so. */
 export let owner = ""
 
-/** False where it is another's already. */
-export const ownedBy = user => (owner ||= user) === user
+const prefix = user => `miniclaw.${location.pathname}.${user}.`
 
-/** Storage of one user and one path of the host. It may be missing or full (private windows): then it forgets. */
-function memory(kind) {
-	const name = key => `miniclaw.${location.pathname}.${owner}.${key}`
-	return {
-		get(key, fallback = null) {
-			try {
-				return (owner ? JSON.parse(globalThis[kind].getItem(name(key))) : null) ?? fallback
-			} catch {
-				return fallback
-			}
-		},
-		set(key, value) {
-			try {
-				if (!owner) return
-				if (value === null) globalThis[kind].removeItem(name(key))
-				else globalThis[kind].setItem(name(key), JSON.stringify(value))
-			} catch {
-				/* it forgets */
-			}
-		}
+/** The server says who is signed in: false where the page is another's already. */
+export function ownedBy(user) {
+	if (!owner) {
+		owner = user
+		attempt(adopt)
+	}
+	return owner === user
+}
+
+/** What this tab kept before it knew its user is that user's, unless it was another's tab last. */
+function adopt() {
+	const last = sessionStorage.getItem("miniclaw.last") ?? owner
+	sessionStorage.setItem("miniclaw.last", owner)
+	for (const key of Object.keys(sessionStorage).filter(key => key.startsWith(prefix("")))) {
+		if (last === owner) sessionStorage.setItem(prefix(owner) + key.slice(prefix("").length), sessionStorage.getItem(key))
+		sessionStorage.removeItem(key)
 	}
 }
+
+/** Storage of one user and one path of the host; `set` says whether it took the value. */
+const memory = kind => ({
+	get: key => attempt(() => (owner ? JSON.parse(globalThis[kind].getItem(prefix(owner) + key)) : null), null),
+	set: (key, value) =>
+		attempt(() => {
+			if (!owner && kind === "localStorage") return false
+			if (value === null) globalThis[kind].removeItem(prefix(owner) + key)
+			else globalThis[kind].setItem(prefix(owner) + key, JSON.stringify(value))
+			return true
+		}, false),
+	/** The values whose keys begin so. */
+	all: start =>
+		attempt(() => Object.keys(globalThis[kind]).filter(key => key.startsWith(prefix(owner) + start)).map(key => JSON.parse(globalThis[kind].getItem(key))), [])
+})
 
 export const local = memory("localStorage")
 export const tab = memory("sessionStorage")
 
+/** Without what the protocol refuses: NUL and halves of characters. */
+export const sound = text => (text.toWellFormed?.() ?? text).replaceAll("\0", "")
+
 export async function copyText(text) {
-	if (navigator.clipboard && isSecureContext) {
-		try {
-			await navigator.clipboard.writeText(text)
-			return true
-		} catch {
-			/* the old way below may work */
-		}
-	}
+	if (navigator.clipboard && isSecureContext && (await navigator.clipboard.writeText(text).then(() => true, () => false))) return true
 	const area = h("textarea.offstage", {"aria-hidden": "true"})
 	const focused = document.activeElement
 	area.value = text

@@ -98,17 +98,15 @@ export function showShortcuts() {
 	const dialog = sheet("shortcuts", h("dl.keys-list", ...rows), h("div.choices", close))
 }
 
-/** A field in the place of a message; `send(text)` gets what was written there. */
+/** A field in the place of a message; it goes once `send(text)` has taken what was written there. */
 export function editor(bubble, acts, text, send) {
 	const field = h("textarea", {rows: 3, label: "editMessage"})
 	const close = () => {
 		box.replaceWith(bubble)
 		acts.hidden = false
 	}
-	const submit = () => {
-		if (!field.value.trim()) return
-		close()
-		send(field.value.trim())
+	const submit = async () => {
+		if (field.value.trim() && (await send(field.value.trim()))) close()
 	}
 	field.value = text
 	const buttons = h("div.choices", h("button", {t: "cancel", onclick: close}), h("button.primary", {t: "sendBranch", onclick: submit}))

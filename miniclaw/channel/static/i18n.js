@@ -18,13 +18,17 @@ async function load(language, names) {
 	return new Map(lines.map(line => [line.slice(0, line.indexOf("=")), line.slice(line.indexOf("=") + 1)]))
 }
 
-function pick() {
-	let stored = null
+/** A browser may have no storage, or none left. */
+export function attempt(run, otherwise) {
 	try {
-		stored = localStorage.getItem("miniclaw.language")
+		return run()
 	} catch {
-		/* no storage: the browser's language */
+		return otherwise
 	}
+}
+
+function pick() {
+	const stored = attempt(() => localStorage.getItem("miniclaw.language"))
 	return LANGUAGES.includes(stored) ? stored : navigator.language?.toLowerCase().startsWith("zh") ? "zh-CN" : "en"
 }
 
@@ -71,11 +75,7 @@ export async function toggleLanguage() {
 		return; // the server is away
 	}
 	current = other
-	try {
-		localStorage.setItem("miniclaw.language", current)
-	} catch {
-		/* it holds until the page is closed */
-	}
+	attempt(() => localStorage.setItem("miniclaw.language", current))
 	translate(document)
 	document.dispatchEvent(new CustomEvent("miniclaw:language"))
 }

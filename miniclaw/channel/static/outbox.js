@@ -1,11 +1,10 @@
 /* Messages that the server has not confirmed; each keeps its id, so it is taken once. */
 
-import {newId, tab} from "./dom.js"
+import {newId, sound, tab} from "./dom.js"
 import {t} from "./i18n.js"
-import {WireError} from "./wire.js"
 
-/** The server takes frames of 1 MiB; a longer one would cost the connection. */
-const FRAME_BYTES = 1_000_000
+/** Times that a message goes without an answer over an open line, before its writer is asked. */
+const TRIES = 3
 
 export class Outbox {
 	#entries = []
@@ -21,9 +20,11 @@ export class Outbox {
 
 	/** The user is known (again): what this tab keeps of theirs comes back and is sent. */
 	open(isFirst) {
-		if (isFirst) this.#entries.unshift(...tab.get("outbox", []))
+		if (isFirst) {
+			const kept = tab.all("out.").filter(({id}) => !this.#entries.some(entry => entry.id === id))
+			this.#entries.unshift(...kept.sort((a, b) => a.at - b.at))
+		}
 		this.#isHeld = false
-		this.#save()
 		this.flush()
 	}
 
@@ -40,16 +41,23 @@ export class Outbox {
 
 	/** A draft is a chat without a session yet; its first message makes one. */
 	add(text, {session, draft}, attachments = []) {
-		const entry = {id: newId("msg"), text, session, draft, attachments}
+		const entry = {id: newId("msg"), at: Date.now(), text: sound(text), session, draft, attachments}
 		this.#entries.push(entry)
-		this.#save()
+		this.#save(entry)
 		this.flush()
 		return entry
 	}
 
+	/** Send what was refused once more, as the same message. */
+	again(entry) {
+		Object.assign(entry, {problem: undefined, tries: 0})
+		this.#save(entry)
+		this.flush()
+	}
+
 	remove(entry) {
 		this.#entries = this.#entries.filter(other => other.id !== entry.id)
-		this.#save()
+		tab.set(`out.${entry.id}`, null)
 	}
 
 	of({session, draft}) {
@@ -71,10 +79,11 @@ export class Outbox {
 				try {
 					await this.#send(entry)
 				} catch (error) {
-					if (error.code === "timeout") continue
-					if (error.isLost) break
-					entry.problem = error.message || error.code
-					this.#save()
+					entry.tries = (entry.tries ?? 0) + (error.code === "timeout")
+					if (error.code === "timeout" && entry.tries < TRIES) continue
+					if (error.code === "offline") break
+					entry.problem = error.message || t("unreachable")
+					this.#save(entry)
 					this.on.refused(entry)
 				}
 			}
@@ -84,11 +93,12 @@ export class Outbox {
 	}
 
 	async #send(entry) {
-		if (new Blob([JSON.stringify(entry.text)]).size > FRAME_BYTES) throw new WireError("too_large", t("tooLong"))
 		if (!entry.session) {
 			const {session_id: id} = await this.wire.command("new", {}, {id: `new_${entry.draft}`})
-			for (const other of this.of({draft: entry.draft})) other.session = id
-			this.#save()
+			for (const other of this.of({draft: entry.draft})) {
+				other.session = id
+				this.#save(other)
+			}
 			this.on.session(entry.draft, id)
 		}
 		const attachments = entry.attachments.map(({id}) => ({id}))
@@ -97,7 +107,8 @@ export class Outbox {
 		this.on.accepted(entry, receipt)
 	}
 
-	#save() {
-		tab.set("outbox", this.#entries.length ? this.#entries : null)
+	/** One key for each; where there is no room, only the open page has it. */
+	#save(entry) {
+		entry.isLoose = !tab.set(`out.${entry.id}`, entry)
 	}
 }

@@ -1,6 +1,5 @@
 /* The panel beside the conversation: one frame for all lists, made from short descriptions in `panels.js`. */
 
-import {ApiError} from "./api.js"
 import {style} from "./dialogs.js"
 import {$, h, icon} from "./dom.js"
 import {loadTexts, t} from "./i18n.js"
@@ -73,7 +72,7 @@ export class Panel {
 			body = await (await this.#loads)[kind](this.tools, query)
 		} catch (error) {
 			if (error instanceof TypeError) this.#loads = null
-			else if (!(error instanceof ApiError) && !error.code) throw error
+			else if (!error.code) throw error
 			body = [h("p.problem-text", {role: "alert"}, error.message || t("unreachable")), h("button", {t: "retryNow", onclick: () => this.refresh()})]
 		}
 		if (kind === this.#kind && query === this.#query) this.#show(body.flat().filter(Boolean))

@@ -1,7 +1,7 @@
 /* What the page says about itself: connection, demo mode, theme, and how to get in. */
 
 import {$, announce, icon, listen} from "./dom.js"
-import {name, say, t, toggleLanguage} from "./i18n.js"
+import {attempt, name, say, t, toggleLanguage} from "./i18n.js"
 
 const THEMES = ["system", "light", "dark"]
 const PATIENCE_MS = 1_200
@@ -68,11 +68,7 @@ export class Status {
 	}
 
 	setTheme(choice) {
-		try {
-			localStorage.setItem("miniclaw.theme", choice)
-		} catch {
-			/* it stays as it is */
-		}
+		attempt(() => localStorage.setItem("miniclaw.theme", choice))
 		document.dispatchEvent(new CustomEvent("miniclaw:theme"))
 		this.#drawTheme()
 	}

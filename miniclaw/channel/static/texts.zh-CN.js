@@ -44,6 +44,7 @@ gateText=请打开 miniclaw serve 启动时打印的网址（带有 ?token=…�
 gateAgain=再试一次
 sending=正在发送…
 keptForLater=连接恢复后发送
+keptHere=连接恢复后发送；只有这个标签页有它，请不要刷新
 queued=排队中，前面还有 {position} 条
 queuedNext=排队中
 thinking=正在思考…
@@ -51,7 +52,7 @@ working=正在处理…
 awaiting=等待你的决定
 retried=中断后继续（第 {attempt} 次尝试）
 notSent=没有发出：{reason}
-tooLong=太长了，请拆成几条
+tooLong=消息太长了，请拆成几条
 sendAgain=重新发送
 discard=删除
 reasoning=思考过程

@@ -1,6 +1,6 @@
 /* One chat: its turns in order, from the log, live events, and messages on their way. */
 
-import {ApiError, getMessages} from "./api.js"
+import {getMessages} from "./api.js"
 import {failed} from "./dialogs.js"
 import {h, icon} from "./dom.js"
 import {Turn, isTerminal} from "./turn.js"
@@ -50,15 +50,16 @@ export class Thread {
 		const turn = new Turn(null, this.#on)
 		turn.setUser(entry.text)
 		turn.setFiles(entry.attachments)
-		turn.wait(this.tools.wire.isOpen ? "sending" : "keptForLater")
+		turn.isLoose = entry.isLoose
 		this.#echoes.set(entry.id, turn)
+		this.connectionChanged(this.tools.wire.isOpen)
 		this.#list.append(turn.element)
 		if (entry.problem) this.refused(entry)
 		else this.tools.onChange(this)
 	}
 
 	connectionChanged(isOpen) {
-		for (const turn of this.#echoes.values()) turn.hasEnded || turn.wait(isOpen ? "sending" : "keptForLater")
+		for (const turn of this.#echoes.values()) turn.hasEnded || turn.wait(isOpen ? "sending" : turn.isLoose ? "keptHere" : "keptForLater")
 	}
 
 	accepted(entry, {turn_id: id, result = {}}) {
@@ -80,15 +81,19 @@ export class Thread {
 
 	refused(entry) {
 		const turn = this.#echoes.get(entry.id)
-		const discard = () => {
-			this.tools.outbox.remove(entry)
+		const leave = () => {
 			this.#echoes.delete(entry.id)
 			turn.element.remove()
+		}
+		const discard = () => {
+			this.tools.outbox.remove(entry)
+			leave()
 			this.tools.onChange(this)
 		}
 		const again = () => {
-			discard()
-			this.echo(this.tools.outbox.add(entry.text, this, entry.attachments))
+			leave()
+			this.tools.outbox.again(entry)
+			this.echo(entry)
 			this.tools.scroll.toEnd()
 		}
 		turn.refuse(entry.problem, again, discard)
@@ -142,7 +147,7 @@ export class Thread {
 			if (running !== undefined) loose = [...this.#turns.values()].filter(turn => turn.isGuess || (!turn.hasEnded && turn.id !== running))
 		} catch (error) {
 			this.isStale = true
-			if (error instanceof ApiError || !error.isLost) this.#fail(error)
+			if (!error.isLost) this.#fail(error)
 		} finally {
 			const buffered = this.#buffer
 			this.#buffer = null

@@ -1,5 +1,6 @@
 /* The one WebSocket: requests, events, coming back after every break. */
 
+import {Refusal} from "./api.js"
 import {newId, owner} from "./dom.js"
 
 const ANSWER_MS = 30_000
@@ -8,18 +9,6 @@ const PING_MS = 8_000
 const OPEN_MS = 15_000
 const ANSWERS = new Set(["command.result", "message.accepted"])
 const BACKOFF_MS = [400, 1_000, 2_000, 4_000, 8_000, 15_000]
-
-/** A refusal of the server, or `offline` / `timeout` when nothing came back. */
-export class WireError extends Error {
-	constructor(code, message = "") {
-		super(message)
-		this.code = code
-	}
-
-	get isLost() {
-		return this.code === "offline" || this.code === "timeout"
-	}
-}
 
 export class Wire {
 	#socket = null
@@ -78,9 +67,9 @@ export class Wire {
 	}
 
 	#request(id, type, payload, timeout) {
-		if (!this.isOpen) return Promise.reject(new WireError("offline"))
+		if (!this.isOpen) return Promise.reject(new Refusal("offline"))
 		return new Promise((resolve, reject) => {
-			const timer = setTimeout(() => this.#settle(id, null, new WireError("timeout")), timeout)
+			const timer = setTimeout(() => this.#settle(id, null, new Refusal("timeout")), timeout)
 			this.#pending.set(id, {resolve, reject, timer})
 			const frame = {msg_id: id, msg_type: type, source: "", target: "agent", payload, timestamp: new Date().toISOString()}
 			this.#socket.send(JSON.stringify(frame))
@@ -98,7 +87,9 @@ export class Wire {
 		}
 		const {msg_type: type, payload} = frame
 		if (type === "error") {
-			const isAnswer = this.#settle(payload.reply_to, null, new WireError(payload.code, payload.message))
+			// What could not be read has no id: it was the only one that waits for an answer.
+			const id = payload.reply_to ?? (this.#pending.size === 1 ? this.#pending.keys().next().value : null)
+			const isAnswer = this.#settle(id, null, new Refusal(payload.code, payload.message))
 			if (!isAnswer) this.onFailed(payload)
 		} else if (!ANSWERS.has(payload.name) || (!this.#settle(payload.data.reply_to, payload, null) && payload.turn_id)) {
 			// A queued command was acknowledged before; its result ends a turn.
@@ -139,7 +130,7 @@ export class Wire {
 		const delay = BACKOFF_MS[Math.min(this.#failures, BACKOFF_MS.length - 1)] * (0.8 + 0.4 * Math.random())
 		this.#failures += 1
 		this.#set({name: "waiting", retryAt: Date.now() + delay})
-		for (const id of [...this.#pending.keys()]) this.#settle(id, null, new WireError(reason))
+		for (const id of [...this.#pending.keys()]) this.#settle(id, null, new Refusal(reason))
 		this.#timer = setTimeout(() => this.retry(), delay)
 		if (mayBeRefused && (await this.isRefused()) && !this.isOpen) {
 			clearTimeout(this.#timer)
