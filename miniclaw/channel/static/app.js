@@ -96,7 +96,7 @@ function known(about) {
 	}
 }
 
-/** `ses_…`, or `draft_…` of a chat whose first message waits, or nothing: one that begins. */
+/** `ses_…`, `draft_…` of a chat whose first message waits, or nothing. */
 function place() {
 	return /^#((?:ses|draft)_\w+)$/.exec(location.hash)?.[1]
 }
@@ -136,7 +136,7 @@ function show(thread) {
 	if (matchMedia("(pointer: fine)").matches) composer.focus()
 }
 
-/** On a fresh page the log is read once, behind `resume`; a slow connection does not hold it up. */
+/** A fresh page reads the log once, behind `resume`; a slow connection does not hold it up. */
 function bringUpToDate(thread) {
 	if (!thread.session || !thread.isStale) return
 	if (wire.isOpen || wasOpen) thread.sync()

@@ -56,13 +56,8 @@ export class ToolPart {
 		this.id = call.call_id
 		this.name = call.name
 		this.arguments = parsed(call.arguments)
-		const summary = h(
-			"summary",
-			this.#state,
-			h("span.tool-what", h("span.tool-name", call.name), brief(this.arguments)),
-			this.#time,
-			h("span.chevron", icon("right"))
-		)
+		const what = h("span.tool-what", h("span.tool-name", call.name), brief(this.arguments))
+		const summary = h("summary", this.#state, what, this.#time, h("span.chevron", icon("right")))
 		this.element = h("details.part.fold.tool", summary, this.#body)
 		// Filled before it opens, so that nothing jumps; a search in the page opens it without a click.
 		summary.addEventListener("click", () => this.#fill())
@@ -105,11 +100,8 @@ export class ToolPart {
 		const fields = Object.keys(this.arguments).length || typeof this.arguments === "string"
 		const given = fields ? frame(asText(this.arguments)) : [h("p.muted", {t: "noArguments"})]
 		const result = this.#content === null ? [] : this.#content ? frame(this.#content) : [h("p.muted", {t: "emptyResult"})]
-		this.#body.replaceChildren(
-			h("h4", {t: "arguments"}),
-			...given,
-			...(result.length ? [h("h4", {t: this.state === "failed" ? "tool_failed" : "result"}), ...result] : [])
-		)
+		if (result.length) result.unshift(h("h4", {t: this.state === "failed" ? "tool_failed" : "result"}))
+		this.#body.replaceChildren(h("h4", {t: "arguments"}), ...given, ...result)
 	}
 }
 
@@ -119,11 +111,8 @@ export class ReasoningPart {
 
 	constructor(text = "") {
 		this.#added = text
-		this.element = h(
-			"details.part.fold.reasoning",
-			h("summary", icon("bulb"), h("span", {t: "reasoning"}), h("span.chevron", icon("right"))),
-			h("div.fold-body", {"aria-live": "off"}, h("p", this.#node))
-		)
+		const summary = h("summary", icon("bulb"), h("span", {t: "reasoning"}), h("span.chevron", icon("right")))
+		this.element = h("details.part.fold.reasoning", summary, h("div.fold-body", {"aria-live": "off"}, h("p", this.#node)))
 		this.paint()
 	}
 
@@ -140,6 +129,8 @@ export class ReasoningPart {
 
 const RESOLUTIONS = {denied: "denied", unattended: "denied", once: "approvedOnce", session: "approvedSession", always: "approvedAlways"}
 
+const CHOICES = [["once", "allowOnce", "primary"], ["session", "allowSession"], ["always", "allowAlways"], ["deny", "deny", "danger"]]
+
 /** Asks whether a call may run; `decide(decision)` is `once`, `session`, `always` or `deny`. */
 export class ApprovalPart {
 	#buttons = h("div.choices")
@@ -150,18 +141,10 @@ export class ApprovalPart {
 		this.tool = request.tool
 		const title = h("p.approval-title", icon("shield"), h("span", {t: ["approvalTitle", {tool: request.tool}]}))
 		const about = request.summary ? h("p.approval-about", request.summary) : null
-		const until = request.expires_at ? new Date(typeof request.expires_at === "number" ? request.expires_at * 1_000 : request.expires_at) : null
-		for (const [choice, key, style] of [
-			["once", "allowOnce", "primary"],
-			["session", "allowSession", ""],
-			["always", "allowAlways", ""],
-			["deny", "deny", "danger"]
-		]) {
-			this.#buttons.append(h("button", {class: style, t: key, onclick: () => this.#choose(choice, decide)}))
-		}
+		for (const [choice, key, style] of CHOICES) this.#buttons.append(h("button", {class: style, t: key, onclick: () => this.#choose(choice, decide)}))
 		this.element = h("div.part.approval", {role: "group"}, title, about, ...frame(asText(parsed(request.arguments))), this.#buttons, this.#problem)
 		name(this.element, "approvalTitle", {tool: request.tool})
-		if (until && !Number.isNaN(until.getTime())) this.#buttons.after(h("p.muted", {t: ["approvalUntil", {time: clock(until)}]}))
+		if (request.expires_at) this.#buttons.after(h("p.muted", {t: ["approvalUntil", {time: clock(new Date(request.expires_at))}]}))
 	}
 
 	async #choose(choice, decide) {

@@ -2,7 +2,7 @@
 
 import {failed, toast} from "./dialogs.js"
 import {$, h, listen, local, sound, tab} from "./dom.js"
-import {t} from "./i18n.js"
+import {later, t} from "./i18n.js"
 
 export class Composer {
 	#key = "new"
@@ -147,7 +147,7 @@ export class Composer {
 
 	async #commands() {
 		if (!this.#slash && this.field.value.startsWith("/")) {
-			const {SlashMenu} = await import("./slash.js").catch(() => ({}))
+			const {SlashMenu} = await later(import("./slash.js")).catch(() => ({}))
 			if (SlashMenu) this.#slash ??= new SlashMenu(this.field, $("slash"), text => this.write(text), () => this.#submit())
 		}
 		this.#slash?.update()
@@ -157,7 +157,7 @@ export class Composer {
 		const given = [...list]
 		$("file").value = ""
 		try {
-			const {Files} = await (this.#coming ??= import("./files.js")) // one promise keeps the order
+			const {Files} = await (this.#coming ??= later(import("./files.js"))) // one promise keeps the order
 			this.#files ??= new Files(this.#key, () => this.#changed())
 			this.#files.add(given, key)
 		} catch (error) {

@@ -1,7 +1,7 @@
 /* What opens over the page: short lines that go away, and what comes when it is first needed. */
 
 import {$, announce, h, icon} from "./dom.js"
-import {name, say, t} from "./i18n.js"
+import {later, name, say, t} from "./i18n.js"
 
 const TOAST_MS = 6_000
 
@@ -53,8 +53,9 @@ export function style(name) {
 	return new Promise((resolve, reject) => Object.assign(link, {onload: resolve, onerror: () => reject(new TypeError())}))
 }
 
-const later = name => (...given) => import("./forms.js").then(forms => forms[name](...given), () => failed({}))
+const forms = name => (...given) => later(import("./forms.js")).then(all => all[name](...given), () => failed({}))
 
-export const form = later("form")
-export const menu = later("menu")
-export const showShortcuts = later("showShortcuts")
+export const editor = forms("editor")
+export const form = forms("form")
+export const menu = forms("menu")
+export const showShortcuts = forms("showShortcuts")

@@ -32,7 +32,7 @@ export function icon(shape) {
 	svg.setAttribute("viewBox", "0 0 24 24")
 	svg.setAttribute("class", "icon")
 	svg.setAttribute("aria-hidden", "true")
-	use.setAttribute("href", `#${shape}-shape`)
+	use.setAttribute("href", `#s-${shape}`)
 	svg.append(use)
 	return svg
 }

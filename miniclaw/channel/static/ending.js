@@ -10,7 +10,6 @@ export function note(kind, key, fill) {
 	return h("div", {class: `part ${kind === "done" ? "note" : kind}`}, icon(sign), h("span", {t: [key, fill]}))
 }
 
-/** The line under an answer; `text` gives the answer's source, `on` has `quote` and `again`. */
 export function ending(text, {usage, warning, used_memories: used = [], saved_memories: saved = []} = {}, on = {}) {
 	const line = h("div.ending")
 	const buttons = h("div.acts")

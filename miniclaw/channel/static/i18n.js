@@ -8,9 +8,13 @@ let texts = new Map()
 await loadTexts("texts")
 
 export async function loadTexts(part) {
+	if (parts.includes(part)) return
 	texts = await load(current, [...parts, part])
 	parts.push(part)
 }
+
+/** A module that comes when it is first needed, with its texts. */
+export const later = async module => (await Promise.all([module, loadTexts("panel-texts")]))[0]
 
 async function load(language, names) {
 	const files = await Promise.all(names.map(part => import(`./${part}.${language}.js`)))
@@ -59,21 +63,15 @@ function remember(element, slot, fill) {
 export function translate(root) {
 	document.documentElement.lang = current
 	for (const element of root.querySelectorAll("[data-t]")) say(element, element.dataset.t, values.get(element)?.text)
-	for (const element of root.querySelectorAll("[data-t-name]")) {
-		name(element, element.dataset.tName, values.get(element)?.name)
-	}
-	for (const element of root.querySelectorAll("[data-t-placeholder]")) {
-		element.placeholder = t(element.dataset.tPlaceholder)
-	}
+	for (const element of root.querySelectorAll("[data-t-name]")) name(element, element.dataset.tName, values.get(element)?.name)
+	for (const element of root.querySelectorAll("[data-t-placeholder]")) element.placeholder = t(element.dataset.tPlaceholder)
 }
 
 export async function toggleLanguage() {
 	const other = LANGUAGES[1 - LANGUAGES.indexOf(current)]
-	try {
-		texts = await load(other, parts)
-	} catch {
-		return; // the server is away
-	}
+	const fresh = await load(other, parts).catch(() => null)
+	if (!fresh) return // the server is away
+	texts = fresh
 	current = other
 	attempt(() => localStorage.setItem("miniclaw.language", current))
 	translate(document)

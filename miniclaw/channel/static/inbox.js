@@ -51,8 +51,8 @@ async function loadInbox({refresh}) {
 	})
 	const cancel = ({timer_id: id}) => () => call(`timers/${encodeURIComponent(id)}`, undefined, "DELETE").then(refresh)
 	const timerRow = timer => ({
-		title: timer.text ?? timer.message ?? timer.timer_id,
-		note: [timer.schedule ?? timer.when, timer.next_at && date(timer.next_at)].filter(Boolean).join(" · "),
+		title: timer.text,
+		note: [timer.schedule, timer.next_at && date(timer.next_at)].filter(Boolean).join(" · "),
 		buttons: [["cancelTimer", cancel(timer)]]
 	})
 	return [

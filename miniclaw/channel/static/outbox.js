@@ -11,7 +11,7 @@ export class Outbox {
 	#isHeld = true
 	#running = false
 
-	/** Nothing leaves before `open`; `on` has `session(draft, id)`, `accepted(entry, receipt)` and `refused(entry)`. */
+	/** Nothing leaves before `open`. */
 	constructor(wire, on) {
 		this.wire = wire
 		this.on = on
@@ -64,7 +64,7 @@ export class Outbox {
 		return this.#entries.filter(entry => (session ? entry.session === session : entry.draft === draft))
 	}
 
-	/** What a page without a chat in its address shows: a draft, or the session that one got while the page was left. */
+	/** What a page without a chat in its address shows: a draft, or the session that one got. */
 	get place() {
 		const entry = this.#entries.find(({session, draft, problem}) => !session || (draft && !problem))
 		return entry && (entry.session ?? entry.draft)

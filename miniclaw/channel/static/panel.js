@@ -2,7 +2,7 @@
 
 import {style} from "./dialogs.js"
 import {$, h, icon} from "./dom.js"
-import {loadTexts, t} from "./i18n.js"
+import {later, t} from "./i18n.js"
 
 const SHAPES = {memory: "memory", skills: "skill", tools: "tool", usagePanel: "chart", inbox: "inbox", settings: "gear"}
 const TYPING_MS = 200
@@ -100,6 +100,6 @@ export class Panel {
 
 /** What the panels show comes when the first one opens. */
 async function load() {
-	const [{PANELS}, {INBOX}] = await Promise.all([import("./panels.js"), import("./inbox.js"), style("panel"), loadTexts("panel-texts")])
+	const [{PANELS}, {INBOX}] = await later(Promise.all([import("./panels.js"), import("./inbox.js"), style("panel")]))
 	return {...PANELS, ...INBOX}
 }

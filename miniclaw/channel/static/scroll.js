@@ -31,7 +31,6 @@ export class ScrollKeeper {
 		this.#stick()
 	}
 
-	/** Lead the reader to an element. */
 	show(element) {
 		this.#following = false
 		element.scrollIntoView()
@@ -65,7 +64,7 @@ export class ScrollKeeper {
 	}
 
 	#turned({deltaY}) {
-		// The wheel's scrolling aims at what was the end when it was turned.
+		// The wheel aims at what was the end when it was turned.
 		this.#goal = deltaY > 0 ? this.scroller.scrollHeight : Infinity
 		if (deltaY >= 0 || this.scroller.scrollTop <= 0) return
 		this.#following = false
@@ -77,7 +76,7 @@ export class ScrollKeeper {
 		const isDown = scrollTop > this.#top
 		const arrived = this.#distance <= (isDown ? NEAR_PX : AT_PX) || (isDown && scrollTop + clientHeight >= this.#goal - AT_PX)
 		if (arrived) this.#following = true
-		// A smaller page moves the position too; only a page that kept its height was scrolled by the reader.
+		// A page that became smaller moves too; one that kept its height was scrolled by the reader.
 		else if (scrollTop < this.#top - 1 && scrollHeight >= this.#height) this.#following = false
 		this.#remember()
 	}

@@ -7,7 +7,7 @@ import {language, t} from "./i18n.js"
 
 const DAY_MS = 86_400_000
 const TYPING_MS = 200
-/** Where the list is a drawer over the page; the style sheets say the same. */
+/** Where the list is a drawer, as in the style sheets. */
 const narrow = matchMedia("(max-width: 52rem)")
 
 export class Sidebar {
@@ -51,7 +51,7 @@ export class Sidebar {
 			this.on.gone(id)
 			return this.#draw()
 		}
-		const session = {...before, session_id: id, updated_at: Date.now() / 1_000, ...changes}
+		const session = {...before, session_id: id, updated_at: new Date().toISOString(), ...changes}
 		if (changes.phase === "running") this.#leaving.get(id)?.()
 		if (!changes.title) session.title = before?.title || ""
 		if (before && before.phase !== "idle" && session.phase === "idle" && !("unread" in changes)) session.unread = true
@@ -161,7 +161,7 @@ export class Sidebar {
 		this.on.opened()
 	}
 
-	/** Leave it at once; it goes when it is neither wanted back, nor opened, nor written to in the meantime. */
+	/** Leave it at once; it goes unless it is wanted back, opened or written to in the meantime. */
 	#delete(id, title) {
 		const wasOpen = id === this.#current
 		const back = () => {
@@ -194,10 +194,7 @@ export class Sidebar {
 	}
 }
 
-function moment({updated_at: at}) {
-	const value = typeof at === "number" ? at * 1_000 : Date.parse(at)
-	return Number.isNaN(value) ? 0 : value
-}
+const moment = ({updated_at: at}) => Date.parse(at) || 0
 
 function age(when) {
 	const midnight = new Date().setHours(0, 0, 0, 0)

@@ -1,4 +1,4 @@
-/* Runs before the first paint, so it is no module: light, dark, or what the system says. */
+/* Before the first paint, so no module: light, dark, or what the system says. */
 (() => {
 	const dark = matchMedia("(prefers-color-scheme: dark)")
 	const stored = () => {

@@ -48,8 +48,7 @@ export class Thread {
 	echo(entry) {
 		if (this.#echoes.has(entry.id)) return
 		const turn = new Turn(null, this.#on)
-		turn.setUser(entry.text)
-		turn.setFiles(entry.attachments)
+		turn.setUser(entry.text, entry.attachments)
 		turn.isLoose = entry.isLoose
 		this.#echoes.set(entry.id, turn)
 		this.connectionChanged(this.tools.wire.isOpen)
@@ -181,7 +180,7 @@ export class Thread {
 		this.tools.scroll.show(turn.element)
 	}
 
-	/** Subscribe, have the running turn sent as far as it is missing, and say which it is. */
+	/** Subscribe, have what is missing of the running turn sent, and say which it is. */
 	async #resume(turn) {
 		const running = await this.#ask(turn).catch(error => {
 			if (error.code !== "turn_not_found") throw error
@@ -229,7 +228,7 @@ export class Thread {
 			turn.messages = messages
 			if (id === running) {
 				if (!turn.attempt) turn.restart()
-				turn.setUser(messages.find(message => message.role === "user")?.content)
+				turn.setUser(...said(messages))
 			} else turn.fill(messages, running !== undefined || id !== newest)
 		}
 	}
@@ -269,7 +268,7 @@ export class Thread {
 			const turn = cut ?? this.#append(id, null)
 			turn.messages = [...messages, ...(cut?.messages ?? [])]
 			if (!cut || cut.hasEnded) turn.fill(turn.messages, true)
-			else turn.setUser(messages.find(message => message.role === "user")?.content)
+			else turn.setUser(...said(messages))
 		}
 		this.#noteFirst(page)
 	}
@@ -279,7 +278,7 @@ export class Thread {
 		this.#older.hidden = !page.more
 	}
 
-	/** What comes from the log is not read out as if it were said now. */
+	/** What comes from the log is not read out. */
 	#setBusy = isBusy => this.element.setAttribute("aria-busy", isBusy)
 
 	#fail(error) {
@@ -297,6 +296,12 @@ export class Thread {
 		quote: text => this.tools.quote(text),
 		branch: (turn, text) => this.tools.branch(this, turn, text).catch(failed)
 	}
+}
+
+/** What the user said in a turn, and with which files. */
+const said = messages => {
+	const {content, attachments} = messages.find(({role}) => role === "user") ?? {}
+	return [content, attachments]
 }
 
 const byTurn = messages => Map.groupBy(messages, message => message.turn_id ?? `log_${message.position}`)

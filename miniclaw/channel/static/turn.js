@@ -3,7 +3,7 @@
 import {Answer} from "./answer.js"
 import {ApprovalPart, ReasoningPart, ToolPart, asText, frame} from "./cards.js"
 import {announce, h} from "./dom.js"
-import {signButton} from "./dialogs.js"
+import {editor, signButton} from "./dialogs.js"
 import {chip, copyButton, ending, note} from "./ending.js"
 import {say, t} from "./i18n.js"
 import {TextPart} from "./text.js"
@@ -26,7 +26,7 @@ export class Turn {
 	#outcome = null
 	#isOld = false
 
-	/** `on` has `decide(approval, decision)`, `quote(text)`, `branch(turn, text)`; without an id it waits to be taken. */
+	/** Without an id it waits to be taken. */
 	constructor(id, on) {
 		this.id = id
 		this.on = on
@@ -46,21 +46,16 @@ export class Turn {
 		return this.element.dataset.state === "ended"
 	}
 
-	setUser(text) {
+	setUser(text, files) {
+		if (Array.isArray(files)) this.#files.replaceChildren(...files.map(file => chip({id: file.id, name: file.name ?? file.id})))
 		if (this.#userText !== null || typeof text !== "string") return
 		this.#userText = text
 		this.#bubble.textContent = text
 		this.#acts.hidden = !text
 	}
 
-	setFiles(files) {
-		if (Array.isArray(files)) this.#files.replaceChildren(...files.map(file => chip({id: file.id, name: file.name ?? file.id})))
-	}
-
-	async edit() {
-		if (!this.id || !this.#bubble.isConnected) return
-		const {editor} = await import("./forms.js").catch(() => ({}))
-		editor?.(this.#bubble, this.#acts, this.#userText, text => this.on.branch(this, text))
+	edit() {
+		if (this.id && this.#bubble.isConnected) editor(this.#bubble, this.#acts, this.#userText, text => this.on.branch(this, text))
 	}
 
 	get text() {
@@ -71,7 +66,7 @@ export class Turn {
 		say(this.#pulseText, key, fill)
 	}
 
-	/** Begin again: the next events tell all of it, and what is shown stays until they come. */
+	/** The next events tell all of it; what is shown stays until they come. */
 	restart() {
 		Object.assign(this, {attempt: 0, seq: 0, isDirty: false})
 		this.#isOld = true
@@ -124,10 +119,7 @@ export class Turn {
 		this.#clear()
 		this.isDirty = false
 		for (const message of messages) {
-			if (message.role === "user") {
-				this.setUser(message.content ?? "")
-				this.setFiles(message.attachments)
-			}
+			if (message.role === "user") this.setUser(message.content ?? "", message.attachments)
 			else this.#answer.addMessage(message)
 		}
 		const last = messages.at(-1)
@@ -190,7 +182,7 @@ export class Turn {
 	}
 
 	#block(attempt, seq, data) {
-		// A text's last blocks come just before the event that ends it, with its number.
+		// A text's last blocks come with the number of the event that ends it.
 		const isLast = seq === this.seq + 1 && data.rest === ""
 		if (attempt > this.attempt || (seq > this.seq && !isLast)) return "gap"
 		const part = this.#answer.lastText
@@ -259,7 +251,7 @@ export class Turn {
 		return undefined
 	}
 
-	/** What seemed to be over was not: all of it comes again, or only how it ended. */
+	/** It was not over: all of it comes again, or only how it ended. */
 	#reopen(isOnlyEnd) {
 		this.isGuess = false
 		if (isOnlyEnd) this.#answer.removeLast()
