@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Final
 
 __all__ = [
+    "TURNING",
     "display_width",
     "estimate_tokens",
     "fold",
@@ -80,6 +81,12 @@ def _english() -> Callable[[str], str]:
 
     stem: Callable[[str], str] = snowballstemmer.stemmer("english").stemWord
     return stem
+
+
+TURNING: Final = {
+    code: f"\\u{code:04x}" for code in (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+"""Escapes of the characters that turn text round, for `translate`: who is asked sees what will run."""
 
 
 # --- width and splitting ----------------------------------------------------------------------------------

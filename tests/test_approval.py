@@ -17,6 +17,8 @@ from miniclaw.agent.approval import Decision
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import Script, ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.channel.questions import question_text
+from miniclaw.cli.screen import Screen
 from miniclaw.errors import ProtocolError
 from tests.support.agent import (
     Zap,
@@ -421,3 +423,20 @@ async def test_a_forbidden_tool_is_as_if_it_were_not_there_and_one_forbidden_cal
         await say(claw)
         assert "may not be used" in result_in(provider.requests[1])
         assert tool.ran == ["floor"]
+
+
+async def test_what_turns_text_round_is_an_escape_wherever_somebody_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Writes(Zap):
+        async def describe(self, arguments: Any, context: Any) -> Any:
+            return f"writes {arguments['at']}"
+
+    async with with_zap(tmp_path, [zap("x\u202egpj.exe"), DONE], tool=Writes()) as (claw, _, _):
+        saying = asyncio.create_task(say(claw))
+        asked = (await question(claw)).to_dict()
+        Screen().question(asked)
+        for shown in (asked["summary"], question_text(asked), capsys.readouterr().out):
+            assert "\u202e" not in shown and r"x\u202egpj.exe" in shown
+        await claw.desk.decide(asked["approval_id"], "owner", "deny")
+        await saying

@@ -127,12 +127,12 @@ RENAME = """id => fetch(`./api/sessions/${id}`, {
 
 async def test_usage_waiting_approvals_and_settings(tmp_path: Path, chromium: Chromium) -> None:
     used = Usage(input_tokens=1200, output_tokens=34, model="scripted", calls=1)
-    call = ToolCall.of("call_1", "memory_delete", {"memory_id": "mem_none"})
+    call = ToolCall.of("call_1", "memory_delete", {"memory_id": "mem_\u202eenon"})
     script: list[Any] = [LLMResponse(tool_calls=(call,), usage=used), LLMResponse(text="好。", usage=used)]
     async with running_claw(tmp_path, TwoModels(script), web=True) as claw:
         async with chromium.tab(claw) as tab:
             await tab.send("删掉它")
-            await expect(tab.answer.locator(".approval")).to_be_visible()
+            await expect(tab.answer.locator(".approval pre")).to_contain_text(r"mem_\u202eenon")
             await tab.new_chat()
             await expect(tab.page.locator("#waiting")).to_have_text("1")
             # Escape closes the menu, and neither the panel nor the waiting turn with it.

@@ -21,6 +21,7 @@ from miniclaw.errors import ProtocolError
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import format_time, new_id
 from miniclaw.session.models import Turn
+from miniclaw.text import TURNING
 from miniclaw.tools.base import Risk, Tool
 
 __all__ = ["Approval", "ApprovalDesk", "Decision", "State"]
@@ -69,7 +70,7 @@ class Approval:
             "call_id": self.call_id,
             "tool": self.tool,
             "arguments": self.arguments,
-            "summary": self.summary,
+            "summary": self.summary.translate(TURNING),
             "expires_at": format_time(self.expires_at),
         }
 

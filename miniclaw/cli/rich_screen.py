@@ -13,6 +13,7 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from miniclaw.cli.screen import HARMLESS, Screen
+from miniclaw.text import TURNING
 
 __all__ = ["Blocks", "RichScreen", "changes_of"]
 
@@ -96,7 +97,7 @@ class RichScreen(Screen):
         super().question(data)
         for line in changes_of(data["tool"], data["arguments"], self._workspace):
             style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
-            self._console.print(Text(line.translate(HARMLESS), style=style))
+            self._console.print(Text(line.translate(HARMLESS).translate(TURNING), style=style))
 
     def close(self) -> None:
         self._hide_open()  # which shows the cursor again

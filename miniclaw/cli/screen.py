@@ -15,6 +15,7 @@ from miniclaw import __version__
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import memory_line
 from miniclaw.cli import HARMLESS
+from miniclaw.text import TURNING
 
 __all__ = ["HARMLESS", "JsonScreen", "Screen", "State", "is_capable"]
 
@@ -151,7 +152,7 @@ class Screen:
             ("Allow? [y] once / [s] this session / [a] always / [n] no"),
         )
         about = f"  {data['summary']}\n" if data.get("summary") else ""
-        self._line(f"? {call}\n{about}  {chinese if self._chinese else english}")
+        self._line(f"? {call.translate(TURNING)}\n{about}  {chinese if self._chinese else english}")
 
     @staticmethod
     def decision(answer: str | None) -> str:

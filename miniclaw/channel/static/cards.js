@@ -10,6 +10,11 @@ const BRIEF_CHARACTERS = 90
 
 export const asText = value => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2))
 
+const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
+
+/** With escapes for what turns text round: who is asked sees what will run. */
+const upright = text => text.replace(TURNING, sign => `\\u${sign.charCodeAt().toString(16).padStart(4, "0")}`)
+
 function parsed(value) {
 	if (typeof value !== "string") return value ?? {}
 	try {
@@ -22,12 +27,13 @@ function parsed(value) {
 function brief(value) {
 	const fields = typeof value === "object" ? Object.values(value) : [value]
 	const line = fields.map(field => (typeof field === "string" ? field : JSON.stringify(field))).join(" · ")
-	const short = line.replace(/\s+/g, " ").trim()
+	const short = upright(line).replace(/\s+/g, " ").trim()
 	return short.length > BRIEF_CHARACTERS ? `${short.slice(0, BRIEF_CHARACTERS)}…` : short
 }
 
 /** Text in a frame; of long text a piece, and more each time, so that nothing freezes. */
-export function frame(text) {
+export function frame(whole) {
+	const text = upright(whole)
 	let shown = SHOWN_CHARACTERS
 	const pre = h("pre", {tabindex: 0}, text.slice(0, shown))
 	if (text.length <= shown) return [pre]
