@@ -107,7 +107,10 @@ async def test_two_that_ask_in_one_session_get_their_own_events_only(tmp_path: P
         started = await anext(first)
         second = claw.ask("two", session_id=started["session_id"])
         queued = await anext(second)
-        assert (queued["name"], queued["data"]) == ("turn.queued", {"position": 1})
+        assert (queued["name"], queued["data"]) == (
+            "turn.queued",
+            {"position": 1, "text": "two", "attachments": []},
+        )
         dictated.end("to the first")
         dictated.end("to the second")
         for asker, text in ((first, "to the first"), (second, "to the second")):

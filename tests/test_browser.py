@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
 from miniclaw.agent.demo import DemoProvider
 from tests.support.claw import TOKEN, running_claw, server_process
@@ -178,6 +178,38 @@ async def test_two_tabs_of_one_session_stay_in_step(
             assert await tab.prose() == "正在说。\n\n还有\n\n好吧。"
             await expect(tab.answer).to_contain_text("本次对话已允许：memory_delete")
         assert await one.answer.inner_html() == await two.answer.inner_html()
+
+
+async def test_what_waits_is_shown_in_every_tab_with_its_files_in_order_and_after_a_reload(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    note: FilePayload = {"name": "note.txt", "mimeType": "text/plain", "buffer": b"4711"}
+    said = ["一", "二", "/clear", "三"]
+    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tabs(claw, 2) as (one, two):
+        await one.send("一")
+        dictated.say("慢慢说")
+        await expect(one.answer).to_have_text("慢慢说")
+        await two.sessions.click()
+        await expect(two.answer).to_have_text("慢慢说")
+        await one.page.set_input_files("#file", note)
+        await expect(one.page.locator("#files .spinner")).to_have_count(0)
+        for text in said[1:]:
+            await one.send(text)
+        for _ in ("live", "reloaded"):
+            for tab in (one, two):
+                await expect(tab.turns.locator(".bubble")).to_have_text(said)
+                await expect(tab.turns.nth(1).locator(".chip")).to_have_text("note.txt")
+                await expect(tab.turns.nth(2)).to_contain_text("还有 2 条")
+            await one.page.reload()
+        await expect(one.turns.locator(".bubble")).to_have_text(said)
+        dictated.end()
+        dictated.end("二。")
+        dictated.end("三。")
+        for tab in (one, two):
+            await tab.ended(4)
+            await expect(tab.turns.locator(".bubble")).to_have_text(said)
+            await expect(tab.turns.locator(".md")).to_have_text(["慢慢说", "二。", "三。"])
+            await expect(tab.turns.locator(".chip")).to_have_text("note.txt")
 
 
 async def test_typed_commands_show_their_results_and_new_leads_to_another_chat(

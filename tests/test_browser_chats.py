@@ -48,6 +48,10 @@ async def test_chats_are_found_renamed_forked_exported_and_deleted_with_a_way_ba
         search = one.page.get_by_role("searchbox", name="搜索对话")
         await search.fill("GREEN TE")
         await expect(one.sessions).to_have_text(["green tea", "green tea1: GREEN TEA", "green teagreen tea"])
+        for query in ("GREEN TE", "BLACK"):  # what was said live is found too
+            await search.fill(query)
+            await one.page.locator("a.hit", has_text=query).first.click()
+            await expect(one.thread.locator(".turn.found .bubble")).to_contain_text(query.lower())
         await search.fill("nowhere")
         await expect(one.page.locator("#sessions")).to_have_text("没有找到")
         await search.fill("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,8 @@ from playwright.async_api import Page, expect
 
 from bench.web import load_all, seeded, stream
 from miniclaw.agent.demo import DemoProvider
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.channel.webchat import STATIC
 from tests.support.claw import TOKEN, running_claw
 from tests.test_proxy import NGINX, proxied
@@ -157,6 +160,41 @@ async def test_a_long_session_opens_at_its_end_loads_older_on_scrolling_and_keep
         assert max(tasks, default=0) < 400, "generous: `bench/web.py` tells what it is"
         assert (await tab.prose()).endswith("END")
         await expect(tab.turns.last.locator(".foot")).to_be_in_viewport()
+
+
+@pytest.mark.browser
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_turn_longer_than_a_page_is_whole_after_its_end_where_it_was_whole_before(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    """Reloaded in its middle, the page has read its beginning from the log."""
+    ends = asyncio.Event()
+    calls = [
+        tuple(ToolCall.of(f"c{n}_{i}", "calculator", {"expression": f"{n}*{i}"}) for i in range(14))
+        for n in range(5)
+    ]
+
+    async def last(_: list[Message]) -> LLMResponse:
+        await ends.wait()
+        return LLMResponse(text="the end")
+
+    provider = ScriptedProvider(
+        [*(LLMResponse(text=f"step {n}", tool_calls=some) for n, some in enumerate(calls)), last]
+    )
+    more = {"agent.max_tool_calls": 100}
+    async with running_claw(tmp_path, provider, web=True, arguments=more) as claw, chromium.tab(claw) as tab:
+        await tab.send("many")
+        await expect(tab.answer.locator(".tool[data-state=ok]")).to_have_count(70)
+        await tab.page.reload()
+        await tab.is_connected()
+        await expect(tab.answer.locator(".tool[data-state=ok]")).to_have_count(70)
+        await tab.page.locator("#scroller").evaluate("scroller => (scroller.scrollTop = 0)")
+        await expect(tab.turns.locator(".bubble")).to_have_text(["many"])
+        ends.set()
+        await tab.ended(1)
+        await expect(tab.answer).to_contain_text("the end")
+        await expect(tab.answer.locator(".tool")).to_have_count(70)
+        await expect(tab.turns.locator(".bubble")).to_have_text(["many"])
 
 
 @pytest.mark.browser

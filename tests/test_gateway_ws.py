@@ -249,6 +249,11 @@ async def test_a_waiting_turn_is_told_its_place_and_can_be_cancelled_before_it_r
             msg_id = await client.send("text", {"text": text, "session_id": session_id})
             turns.append((await client.receipt(msg_id))["turn_id"])
         queued = [f["payload"] for f in client.frames if f["payload"].get("name") == "turn.queued"]
+        waiting = (await client.command("resume", {"session_id": session_id}))["waiting"]
+        assert [(one["turn_id"], one["text"], one["position"]) for one in waiting] == [
+            (turns[1], "two", 1),
+            (turns[2], "three", 2),
+        ]
         assert (await client.command("cancel", {"turn_id": turns[1]}))["cancelled"] is True
         go.set()
         await client.end(turns[0])

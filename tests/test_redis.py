@@ -137,6 +137,12 @@ async def test_a_socket_sees_a_turn_that_another_node_runs_and_goes_on_without_a
             model.say("one ")
             first = await until_event(client, "text.delta")
             assert first["data"] == {"text": "one "}
+            await client.send("text", {"text": "later"})
+            queued = await until_event(client, "turn.queued")
+            assert queued["data"] == {"position": 1, "text": "later", "attachments": []}
+            waiting = (await client.command("resume", {"session_id": started["session_id"]}))["waiting"]
+            assert waiting == [{"turn_id": queued["turn_id"], **queued["data"]}]
+            await client.command("cancel", {"turn_id": queued["turn_id"]})
         model.say("two ")
         await eventually(lambda: (feed := worker.live.get(started["session_id"])) and feed.text == "one two ")
         async with raw_client(port_of(c)) as client:

@@ -55,7 +55,8 @@ class TurnOpening:
             progress.memories = await until_stored(search)
         await self._c.servers.settle()
         keep_steps(feed, steps)
-        feed.emit("turn.started", {"text": turn.text, "msg_id": turn.message["msg_id"]})
+        began = {"text": turn.text, "msg_id": turn.message["msg_id"]}
+        feed.emit("turn.started", {**turn.said, **began})
         if turn.attempt > 1:
             self._c.live.bus.publish(f"session.{turn.session_id}", feed.snapshot())
 

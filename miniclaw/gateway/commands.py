@@ -143,11 +143,13 @@ class Commands:
             turn = await self._c.turns.find(args.turn_id)  # last: its end is not to come unseen
             if turn is None or turn.session_id != session.session_id:
                 raise ProtocolError("turn_not_found", "There is no such turn in this session.")
+        waiting = enumerate(await self._mailbox.waiting(session.session_id), 1 if running else 0)
         return {
             "session_id": session.session_id,
             "title": session.title,
             "state": await self.sessions.phase(session.session_id),
             "turn_id": running.turn_id if running else None,
+            "waiting": [{"turn_id": one.turn_id, "position": n, **one.said} for n, one in waiting],
         }
 
     async def _history(self, inbound: Inbound, args: History) -> dict[str, Any]:

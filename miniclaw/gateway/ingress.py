@@ -11,7 +11,8 @@ from miniclaw.errors import ProtocolError, StaleFence, StorageError
 from miniclaw.gateway.events import EventBus, LiveEvent
 from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload, has_unreadable
 from miniclaw.logs import log_ids
-from miniclaw.session.ports import Accepted, TurnQueue, Turns
+from miniclaw.session.models import Turn
+from miniclaw.session.ports import TurnQueue, Turns
 
 __all__ = ["Ingress", "refusal"]
 
@@ -80,20 +81,20 @@ class Ingress:
         if position := self._mailbox.position(accepted.turn) if ahead is None else ahead:
             # Behind the receipt, which the channel gives as soon as this returns.
             loop = asyncio.get_running_loop()
-            loop.call_soon(self._show_position, inbound.channel, accepted, position)
+            loop.call_soon(self._show_position, inbound.channel, accepted.turn, position)
         return Receipt(status="accepted", session_id=accepted.session_id, turn_id=accepted.turn_id)
 
-    def _show_position(self, channel: str, accepted: Accepted, position: int) -> None:
+    def _show_position(self, channel: str, turn: Turn, position: int) -> None:
         event = LiveEvent(
             "turn.queued",
-            {"position": position},
-            session_id=accepted.session_id,
-            turn_id=accepted.turn_id,
+            {"position": position, **turn.said},
+            session_id=turn.session_id,
+            turn_id=turn.turn_id,
             attempt=0,
             seq=1,
-            target=f"{channel}:{accepted.session_id}",
+            target=f"{channel}:{turn.session_id}",
         )
-        self._bus.publish(f"session.{accepted.session_id}", event)
+        self._bus.publish(f"session.{turn.session_id}", event)
 
 
 def _check(inbound: Inbound) -> None:

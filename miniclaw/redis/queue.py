@@ -115,6 +115,16 @@ class RedisMailbox:
         if turn_id is None:
             return None
         self.expect(session_id, turn_id)
+        return await self._turn(turn_id)
+
+    async def waiting(self, session_id: str) -> list[Turn]:
+        """See `Mailbox.waiting`."""
+        running = await self._link.run("HGET", f"{self._link.prefix}s:{session_id}", "running")
+        ids = await self._link.run("LRANGE", f"{self._link.prefix}q:{session_id}", 0, -1)
+        turns = [await self._turn(turn_id) for turn_id in ids if turn_id != running]
+        return [turn for turn in turns if turn is not None]
+
+    async def _turn(self, turn_id: str) -> Turn | None:
         row = pairs(await self._link.run("HGETALL", f"{self._link.prefix}t:{turn_id}"))
         return turn_of(turn_id, row) if "n" in row else None
 
@@ -126,8 +136,7 @@ class RedisMailbox:
         """See `Mailbox.withdraw`."""
         if not await self._link.call("take_out", turn_id, session_id):
             return None
-        row = pairs(await self._link.run("HGETALL", f"{self._link.prefix}t:{turn_id}"))
-        return turn_of(turn_id, row) if "n" in row else None
+        return await self._turn(turn_id)
 
     def pause(self, session_id: str, paused: bool) -> None:
         """See `Mailbox.pause`."""

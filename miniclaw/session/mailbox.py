@@ -113,6 +113,10 @@ class Mailbox:
         """See `running`."""
         return self.running(session_id)
 
+    async def waiting(self, session_id: str) -> list[Turn]:
+        """The turns of a session that wait, the next one first."""
+        return list(self._queues.get(session_id, ()))
+
     async def has_turns(self, session_id: str) -> bool:
         """See `is_busy`."""
         return self.is_busy(session_id)

@@ -14,6 +14,8 @@ from miniclaw.session.history import HistoryView
 __all__ = ["PASSING", "Entry", "Session", "Turn", "TurnState", "Usage", "title_of"]
 
 TITLE_LENGTH: Final = 60
+SAID_LENGTH: Final = 20_000
+"""Characters of a waiting message that lists and events show; the rest comes when its turn begins."""
 PASSING: Final = "passing"
 """In the metadata of a session that is gone after its first answer; no list of chats is told of it."""
 RECENT: Final = 200
@@ -167,6 +169,16 @@ class Turn:
     def text(self) -> str:
         """What the user said; empty for a command."""
         return str(self.message["payload"].get("text", ""))
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What the user said, as a list of what waits shows it: `text`, of a command as it is typed, and `attachments`."""
+        payload, files = self.message["payload"], self.message.get("files") or ()
+        words = (f"/{payload['name']}", *payload["args"].values()) if "name" in payload else (self.text,)
+        return {
+            "text": " ".join(str(word) for word in words if word)[:SAID_LENGTH],
+            "attachments": [{"id": file["id"], "name": file.get("name") or file["id"]} for file in files],
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ export class Answer {
 		return texts.map(part => part.text.trim()).filter(Boolean).join("\n\n")
 	}
 
-	/** The text that is being written, or was written last. */
 	get lastText() {
 		return this.#parts.findLast(part => part instanceof TextPart)
 	}
@@ -32,7 +31,6 @@ export class Answer {
 		return this.add({element: note(kind, key, fill)})
 	}
 
-	/** The last part, if it is of this kind; else a fresh one behind it. */
 	current(kind) {
 		const part = this.#parts.at(-1)
 		return part instanceof kind ? part : this.add(new kind())
@@ -79,13 +77,13 @@ export class Answer {
 		}
 	}
 
-	/** `html` is the text's rendering, as blocks or in one piece, `rest` what is still open. */
+	/** `html` is its rendering, as blocks or one piece, `rest` what is still open. */
 	addText(text, html, rest = "") {
 		const blocks = [html ?? []].flat()
 		return this.add(new TextPart(text, blocks, blocks.length ? rest : text))
 	}
 
-	/** Returns whether all of a snapshot is rendered: text before the last tool comes without HTML. */
+	/** Whether all of it is rendered: text before the last tool comes without HTML. */
 	replace({text = "", segment = text, reasoning, tools = [], html, rest}) {
 		this.clear()
 		const before = text.endsWith(segment) ? text.slice(0, text.length - segment.length) : ""

@@ -12,7 +12,7 @@ export class Refusal extends Error {
 	}
 }
 
-/** Ask `./api/…`; a body is sent as JSON, or as it is where it is a form. */
+/** Ask `./api/…`; a body is sent as JSON, a form as it is. */
 export async function call(path, body, method = body === undefined ? "GET" : "POST", more = {}) {
 	const isForm = body instanceof FormData
 	let response
@@ -35,24 +35,7 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
 	return answer
 }
 
-/** The address of a download. */
 export const link = path => `./api/${path}${path.includes("?") ? "&" : "?"}user=${owner}`
 
 export const sessionPath = (id, rest = "") => `sessions/${encodeURIComponent(id)}${rest}`
 
-/** Oldest first; `before` is the position of the first message that is shown. */
-export function getMessages(id, before) {
-	const query = new URLSearchParams({limit: 50, html: 1, ...(before === undefined ? {} : {before})})
-	return call(sessionPath(id, `/messages?${query}`))
-}
-
-/** The user's message of a turn as the log has it, with position and attachments. */
-export async function messageOf(session, turn) {
-	for (let before; ; ) {
-		const {messages, more} = await getMessages(session, before)
-		const known = messages.find(message => message.role === "user" && message.turn_id === turn)
-		if (known) return known
-		if (!more) throw new Refusal("not_found")
-		before = messages[0].position
-	}
-}

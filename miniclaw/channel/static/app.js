@@ -1,11 +1,12 @@
-/* Starts the page and joins its parts: which chat is shown, where events go, what is sent. */
+/* Joins the parts of the page: which chat is shown, where events go, what is sent. */
 
-import {call, messageOf} from "./api.js"
+import {call} from "./api.js"
 import {Composer, hello} from "./composer.js"
 import {failed, toast} from "./dialogs.js"
 import {$, copyText, icon, listen, newId, ownedBy, owner} from "./dom.js"
 import {t, translate} from "./i18n.js"
 import {listenForKeys} from "./keys.js"
+import {messageOf} from "./log.js"
 import {Outbox} from "./outbox.js"
 import {Panel} from "./panel.js"
 import {ScrollKeeper} from "./scroll.js"
@@ -28,7 +29,7 @@ let wasOpen = false
 let identity = null
 let isKnown = false
 let isBranching = false
-/** The sessions of drafts, whose addresses may still stand in the history. */
+/** The sessions of drafts: the history may still hold their addresses. */
 const moved = new Map()
 
 for (const [id, shape] of Object.entries({menu: "menu", "close-menu": "cross", "new-chat": "plus", "new-chat-narrow": "plus", latest: "down", send: "send", stop: "stop", attach: "clip"})) {
@@ -72,7 +73,7 @@ sidebar.load().catch(() => {})
 route()
 identify()
 
-/** Asked with each connection: who is signed in, and so whose words may be shown and sent. */
+/** Asked with each connection: whose words may be shown and sent. */
 function identify() {
 	identity ??= call("status").then(known, () => {
 		identity = null
@@ -168,7 +169,6 @@ function adopt(draft, session) {
 function accepted(entry, receipt) {
 	const thread = threadOf(entry)
 	thread?.accepted(entry, receipt)
-	// `/new` and `/resume ID`, typed, lead to another chat.
 	const next = ["new", "resume", "fork"].includes(receipt.name) && receipt.result?.session_id
 	if (next && thread === current) location.hash = next
 }
@@ -276,12 +276,7 @@ function onState(state) {
 }
 
 async function isRefused() {
-	try {
-		await call("status")
-		return false
-	} catch (error) {
-		return error.status === 401 || error.status === 403
-	}
+	return call("status").then(() => false, ({status}) => status === 401 || status === 403)
 }
 
 function changed(thread) {

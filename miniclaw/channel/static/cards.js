@@ -1,4 +1,4 @@
-/* What folds: tool calls and reasoning; and what asks: approvals. */
+/* Tool calls and reasoning, which fold, and approvals. */
 
 import {h, icon} from "./dom.js"
 import {clock, name, number, say} from "./i18n.js"
@@ -31,7 +31,7 @@ function brief(value) {
 	return short.length > BRIEF_CHARACTERS ? `${short.slice(0, BRIEF_CHARACTERS)}…` : short
 }
 
-/** Text in a frame; of long text a piece, and more each time, so that nothing freezes. */
+/** Text in a frame, piece by piece where it is long, so that nothing freezes. */
 export function frame(whole) {
 	const text = upright(whole)
 	let shown = SHOWN_CHARACTERS
@@ -65,7 +65,7 @@ export class ToolPart {
 		const what = h("span.tool-what", h("span.tool-name", call.name), brief(this.arguments))
 		const summary = h("summary", this.#state, what, this.#time, h("span.chevron", icon("right")))
 		this.element = h("details.part.fold.tool", summary, this.#body)
-		// Filled before it opens, so that nothing jumps; a search in the page opens it without a click.
+		// Filled before it opens, so that nothing jumps; a search opens it without a click.
 		summary.addEventListener("click", () => this.#fill())
 		this.element.addEventListener("toggle", () => this.element.open && this.#fill())
 		this.#show("running")
@@ -137,7 +137,7 @@ const RESOLUTIONS = {denied: "denied", unattended: "denied", once: "approvedOnce
 
 const CHOICES = [["once", "allowOnce", "primary"], ["session", "allowSession"], ["always", "allowAlways"], ["deny", "deny", "danger"]]
 
-/** Asks whether a call may run; `decide(decision)` is `once`, `session`, `always` or `deny`. */
+/** Asks whether a call may run; `decide(id, choice)` tells the server. */
 export class ApprovalPart {
 	#buttons = h("div.choices")
 	#problem = h("p.problem-text", {role: "alert"})
@@ -173,7 +173,6 @@ export class ApprovalPart {
 		for (const button of this.#buttons.children) button.disabled = !enabled
 	}
 
-	/** It was decided, here or elsewhere, or is of no use any more. */
 	resolve(decision) {
 		if (this.isResolved) return
 		this.isResolved = true

@@ -1,4 +1,4 @@
-/* Where one writes: safe with input methods, a draft and files for each chat. */
+/* Where one writes; each chat has its draft and files. */
 
 import {failed, toast} from "./dialogs.js"
 import {$, h, listen, local, sound, tab} from "./dom.js"
@@ -21,7 +21,7 @@ export class Composer {
 		listen("file", "change", () => this.#add($("file").files))
 		this.field.addEventListener("paste", event => {
 			const {files, types} = event.clipboardData
-			// Cells of a spreadsheet come as text, and as a picture of it.
+			// Cells of a spreadsheet come as text and as a picture.
 			if (!files.length || (types.includes("text/html") && types.includes("text/plain"))) return
 			event.preventDefault()
 			this.#add(files)
@@ -47,7 +47,7 @@ export class Composer {
 		this.load()
 	}
 
-	/** The chat has got its session, or (no key) is gone: what is being written goes along. */
+	/** The chat got its session, or (no key) is gone: what is being written goes along. */
 	rename(key = "new") {
 		const from = this.#key
 		const draft = this.#draft

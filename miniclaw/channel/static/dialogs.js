@@ -1,4 +1,4 @@
-/* What opens over the page: short lines that go away, and what comes when it is first needed. */
+/* What opens over the page; forms and menus come when they are first needed. */
 
 import {$, announce, h, icon} from "./dom.js"
 import {later, name, say, t} from "./i18n.js"
@@ -46,7 +46,6 @@ export function flash(button, shape, key) {
 	}, 1_600)
 }
 
-/** Styles of what comes later. */
 export function style(name) {
 	const link = h("link", {rel: "stylesheet", href: `./static/${name}.css`})
 	document.head.append(link)
@@ -55,6 +54,7 @@ export function style(name) {
 
 const forms = name => (...given) => later(import("./forms.js")).then(all => all[name](...given), () => failed({}))
 
+export const chatMenu = forms("chatMenu")
 export const editor = forms("editor")
 export const form = forms("form")
 export const menu = forms("menu")

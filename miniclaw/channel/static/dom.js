@@ -1,11 +1,11 @@
-/* Making elements, and remembering small things in the browser. */
+/* Making elements, and remembering things in the browser. */
 
 import {attempt, name, say} from "./i18n.js"
 
 export const $ = id => document.getElementById(id)
 export const listen = (id, type, run) => $(id).addEventListener(type, run)
 
-/** An element such as `p.note.small`. `t` and `label` are keys of texts (or `[key, values]`), `on…` listeners. */
+/** An element such as `p.note.small`; `t` and `label` are keys of texts, or `[key, values]`. */
 export function h(tag, ...children) {
 	const [kind, ...classes] = tag.split(".")
 	const element = document.createElement(kind)
@@ -25,7 +25,6 @@ export function h(tag, ...children) {
 
 const SVG = "http://www.w3.org/2000/svg"
 
-/** A shape of `index.html`. */
 export function icon(shape) {
 	const svg = document.createElementNS(SVG, "svg")
 	const use = document.createElementNS(SVG, "use")

@@ -4,7 +4,6 @@ import {flash, signButton} from "./dialogs.js"
 import {copyText, h, icon} from "./dom.js"
 import {number} from "./i18n.js"
 
-/** One line inside an answer; `kind` is `note`, `done` or `problem`. */
 export function note(kind, key, fill) {
 	const sign = {note: "stop", done: "check", problem: "warn"}[kind]
 	return h("div", {class: `part ${kind === "done" ? "note" : kind}`}, icon(sign), h("span", {t: [key, fill]}))
@@ -30,7 +29,6 @@ export function ending(text, {usage, warning, used_memories: used = [], saved_me
 
 export const copyButton = (text, label) => signButton("copy", label, event => copyFrom(event.currentTarget, text()))
 
-/** Copy, and tell on the button how it went. */
 export async function copyFrom(button, text) {
 	const copied = await copyText(text)
 	flash(button, copied ? "check" : "cross", copied ? "copied" : "copyFailed")
@@ -42,7 +40,6 @@ function memories(key, list) {
 	return h("details.memories", summary, h("ul", ...items))
 }
 
-/** A file as it is shown, with its state while it is not there. */
 export function chip({id, name, problem}, button = null) {
 	const sign = id ? icon("file") : problem ? icon("warn") : h("span.spinner")
 	const text = h("span.title", name)

@@ -6,7 +6,7 @@ import {$} from "./dom.js"
 import {chip} from "./ending.js"
 import {t} from "./i18n.js"
 
-/** As many as the server takes with a message. */
+/** Of a message. */
 const MOST = 8
 const AT_ONCE = 2
 const BUSY_MS = [500, 1_000, 2_000, 4_000, 8_000]
@@ -22,7 +22,7 @@ export class Files {
 		this.onChange = onChange
 	}
 
-	/** What the message is sent with; nothing while a file is on its way or has failed. */
+	/** What the message is sent with; null while a file is on its way or has failed. */
 	get ready() {
 		return this.#list.every(file => file.id) ? this.kept : null
 	}

@@ -1,6 +1,7 @@
-/* Menus, forms, and the sheet of keyboard shortcuts. Loaded when the first one opens. */
+/* Menus, forms and sheets; loaded when the first one opens. */
 
-import {style} from "./dialogs.js"
+import {call, link, sessionPath} from "./api.js"
+import {failed, style, toast} from "./dialogs.js"
 import {h, icon} from "./dom.js"
 import {t} from "./i18n.js"
 import {MAC} from "./keys.js"
@@ -51,7 +52,6 @@ export function menu(anchor, label, items) {
 	box.firstChild.focus()
 }
 
-/** A dialog around some elements; gone once it is closed. */
 export function sheet(title, ...children) {
 	const heading = h("h2", {t: title})
 	const dialog = h("dialog.sheet", {label: title}, heading, ...children)
@@ -96,6 +96,36 @@ export function showShortcuts() {
 	const rows = SHORTCUTS.map(([keys, key]) => h("div", h("dt", {t: key}), h("dd", ...keys.map(one => h("kbd", one)))))
 	const close = h("button", {t: "close", autofocus: true, onclick: () => dialog.close()})
 	const dialog = sheet("shortcuts", h("dl.keys-list", ...rows), h("div.choices", close))
+}
+
+/** What can be done with a chat of the list. */
+export function chatMenu(sidebar, anchor, {session_id: id, title}) {
+	const save = format => h("a", {href: link(sessionPath(id, `/export?format=${format}`)), download: ""}).click()
+	const rename = async values => sidebar.update(id, await call(sessionPath(id), values, "PATCH"))
+	menu(anchor, ["chatMenu", {title}], [
+		["edit", "rename", () => form("rename", [{name: "title", label: "title", value: title, optional: true}], rename)],
+		["fork", "fork", () => sidebar.fork(id).catch(failed)],
+		["save", "exportMarkdown", () => save("markdown")],
+		["save", "exportJson", () => save("json")],
+		["trash", "delete", () => deleteChat(sidebar, id, title), "danger"]
+	])
+}
+
+/** It goes unless it is wanted back, opened or written to in the meantime. */
+function deleteChat(sidebar, id, title) {
+	const wasOpen = sidebar.isOpen(id)
+	const undo = () => {
+		sidebar.stay(id)
+		if (wasOpen && !location.hash) location.hash = id
+	}
+	const remove = () => {
+		sidebar.leave(id, () => {})
+		call(sessionPath(id), undefined, "DELETE", {keepalive: true}).then(
+			() => sidebar.update(id, {deleted: true}),
+			error => (sidebar.stay(id), failed(error))
+		)
+	}
+	sidebar.leave(id, toast(t("deleted", {title: title || t("untitled")}), undo, remove))
 }
 
 /** A field in the place of a message; it goes once `send(text)` has taken what was written there. */

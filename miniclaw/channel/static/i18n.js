@@ -1,4 +1,4 @@
-/* Texts in Chinese and English. Elements remember their keys: switching needs no reload. */
+/* Texts in Chinese and English; elements remember their keys. */
 
 const LANGUAGES = ["zh-CN", "en"]
 const values = new WeakMap()
@@ -48,7 +48,7 @@ export function say(element, key, fill) {
 	element.textContent = t(key, fill)
 }
 
-/** Give an element a name (label and tooltip) that follows the language. */
+/** A label and tooltip that follow the language. */
 export function name(element, key, fill) {
 	element.dataset.tName = key
 	remember(element, "name", fill)

@@ -1,4 +1,4 @@
-/* What the panels of usage, waiting things and settings show. */
+/* The panels of usage, waiting things and settings. */
 
 import {call, link, sessionPath} from "./api.js"
 import {ApprovalPart} from "./cards.js"

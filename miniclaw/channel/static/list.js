@@ -1,4 +1,4 @@
-/* Headings and lists of the panels, and what can be done with a row. */
+/* Headings and lists of the panels. */
 
 import {failed, menu, signButton} from "./dialogs.js"
 import {h} from "./dom.js"

@@ -1,4 +1,4 @@
-/* Messages that the server has not confirmed; each keeps its id, so it is taken once. */
+/* Messages that the server has not confirmed; each keeps its id and so is taken once. */
 
 import {newId, sound, tab} from "./dom.js"
 import {t} from "./i18n.js"
@@ -18,7 +18,7 @@ export class Outbox {
 		addEventListener("beforeunload", event => this.#entries.length && event.preventDefault())
 	}
 
-	/** The user is known (again): what this tab keeps of theirs comes back and is sent. */
+	/** The user is known (again): what this tab keeps of theirs is sent. */
 	open(isFirst) {
 		if (isFirst) {
 			const kept = tab.all("out.").filter(({id}) => !this.#entries.some(entry => entry.id === id))
@@ -28,7 +28,7 @@ export class Outbox {
 		this.flush()
 	}
 
-	/** The connection is gone; another user may come back with it. */
+	/** Another user may come back with the connection. */
 	hold() {
 		this.#isHeld = true
 	}
@@ -39,7 +39,6 @@ export class Outbox {
 		location.reload()
 	}
 
-	/** A draft is a chat without a session yet; its first message makes one. */
 	add(text, {session, draft}, attachments = []) {
 		const entry = {id: newId("msg"), at: Date.now(), text: sound(text), session, draft, attachments}
 		this.#entries.push(entry)

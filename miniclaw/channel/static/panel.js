@@ -1,4 +1,4 @@
-/* The panel beside the conversation: one frame for all lists, made from short descriptions in `panels.js`. */
+/* The panel beside the conversation: one frame for what `panels.js` and `inbox.js` describe. */
 
 import {style} from "./dialogs.js"
 import {$, h, icon} from "./dom.js"
@@ -14,7 +14,6 @@ export class Panel {
 	#query = ""
 	#loads = null
 
-	/** `tools` is what the descriptions work with: `{wire, session(), say(text), status}`. */
 	constructor(tools) {
 		this.tools = {...tools, refresh: () => this.refresh()}
 		const nav = $("panels")
@@ -78,7 +77,7 @@ export class Panel {
 		if (kind === this.#kind && query === this.#query) this.#show(body.flat().filter(Boolean))
 	}
 
-	/** What has the focus keeps it, where it is still there: the same button of the same thing. */
+	/** The same button of the same thing keeps the focus. */
 	#show(body) {
 		const place = $("panel-body")
 		const sign = element => `${element.closest(".approval,.card,li")?.textContent}\n${element.textContent}`
@@ -98,7 +97,6 @@ export class Panel {
 	}
 }
 
-/** What the panels show comes when the first one opens. */
 async function load() {
 	const [{PANELS}, {INBOX}] = await later(Promise.all([import("./panels.js"), import("./inbox.js"), style("panel")]))
 	return {...PANELS, ...INBOX}

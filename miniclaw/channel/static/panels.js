@@ -1,4 +1,4 @@
-/* What the panels of memory, skills and tools show, and what can be done there. */
+/* The panels of memory, skills and tools. */
 
 import {call, link} from "./api.js"
 import {failed, form, toast} from "./dialogs.js"

@@ -1,6 +1,6 @@
 /* The one owner of the scroll position: follows the end only while the reader is there. */
 
-/** Where the reader counts as being at the end: standing there, and coming from above. */
+/** Near the end is at the end: standing there, and coming from above. */
 const AT_PX = 4
 const NEAR_PX = 40
 

@@ -1,7 +1,7 @@
 /* The list of chats, kept up to date by `session.updated`. */
 
-import {call, link, sessionPath} from "./api.js"
-import {failed, form, menu, signButton, toast} from "./dialogs.js"
+import {call, sessionPath} from "./api.js"
+import {chatMenu, failed, signButton} from "./dialogs.js"
 import {$, h} from "./dom.js"
 import {language, t} from "./i18n.js"
 
@@ -13,7 +13,7 @@ const narrow = matchMedia("(max-width: 52rem)")
 export class Sidebar {
 	#sessions = new Map()
 	#current = null
-	/** What brings back a chat that is about to be deleted. */
+	/** What brings back a chat that was deleted. */
 	#leaving = new Map()
 	#hits = null
 	#hasMore = false
@@ -137,21 +137,9 @@ export class Sidebar {
 		const shown = title || t("untitled")
 		const link = h("a", {href: `#${id}`, "aria-current": id === this.#current && "page"}, h("span.title", shown), mark)
 		link.title = `${shown}\n${format.format(moment(session))}`
-		const more = signButton("dots", ["chatMenu", {title: shown}], () => this.#menu(more, session))
+		const more = signButton("dots", ["chatMenu", {title: shown}], () => chatMenu(this, more, session))
 		more.setAttribute("aria-haspopup", "menu")
 		return [link, more]
-	}
-
-	#menu(anchor, {session_id: id, title}) {
-		const save = format => h("a", {href: link(sessionPath(id, `/export?format=${format}`)), download: ""}).click()
-		const rename = async values => this.update(id, await call(sessionPath(id), values, "PATCH"))
-		menu(anchor, ["chatMenu", {title}], [
-			["edit", "rename", () => form("rename", [{name: "title", label: "title", value: title, optional: true}], rename)],
-			["fork", "fork", () => this.fork(id).catch(failed)],
-			["save", "exportMarkdown", () => save("markdown")],
-			["save", "exportJson", () => save("json")],
-			["trash", "delete", () => this.#delete(id, title), "danger"]
-		])
 	}
 
 	async fork(id, position) {
@@ -161,26 +149,17 @@ export class Sidebar {
 		this.on.opened()
 	}
 
-	/** Leave it at once; it goes unless it is wanted back, opened or written to in the meantime. */
-	#delete(id, title) {
-		const wasOpen = id === this.#current
-		const back = () => {
-			this.#leaving.delete(id)
-			this.#draw()
-		}
-		const undo = () => {
-			back()
-			if (wasOpen && !this.#current) location.hash = id
-		}
-		const remove = () => {
-			this.#leaving.set(id, () => {})
-			call(sessionPath(id), undefined, "DELETE", {keepalive: true}).then(
-				() => this.update(id, {deleted: true}),
-				error => (back(), failed(error))
-			)
-		}
-		this.#leaving.set(id, toast(t("deleted", {title: title || t("untitled")}), undo, remove))
-		if (wasOpen) this.on.gone(id)
+	/** It is left at once; `back` is what an opened or written one calls. */
+	leave(id, back) {
+		this.#leaving.set(id, back)
+		if (id === this.#current) this.on.gone(id)
+		this.#draw()
+	}
+
+	isOpen = id => id === this.#current
+
+	stay(id) {
+		this.#leaving.delete(id)
 		this.#draw()
 	}
 

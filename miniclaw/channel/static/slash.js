@@ -11,7 +11,6 @@ export class SlashMenu {
 	#index = 0
 	#refused = ""
 
-	/** `write(text)` replaces the message, `send()` sends it. */
 	constructor(field, box, write, send) {
 		Object.assign(this, {field, box, write, send})
 		field.addEventListener("blur", () => this.close())

@@ -1,4 +1,4 @@
-/* What the page says about itself: connection, demo mode, theme, and how to get in. */
+/* Connection, demo mode, theme, and how to get in. */
 
 import {$, announce, icon, listen} from "./dom.js"
 import {attempt, name, say, t, toggleLanguage} from "./i18n.js"

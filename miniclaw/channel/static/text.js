@@ -1,4 +1,4 @@
-/* A piece of answer text: finished blocks that never change again, and the open text behind them. */
+/* Text of an answer: finished blocks, which never change again, and the open text behind them. */
 
 import {h, icon} from "./dom.js"
 import {copyFrom} from "./ending.js"

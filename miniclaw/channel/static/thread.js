@@ -1,12 +1,11 @@
-/* One chat: its turns in order, from the log, live events, and messages on their way. */
+/* One chat: its turns from the log, live events, and messages on their way. */
 
-import {getMessages} from "./api.js"
 import {failed} from "./dialogs.js"
 import {h, icon} from "./dom.js"
+import {byTurn, getMessages, lastPage, said} from "./log.js"
 import {Turn, isTerminal} from "./turn.js"
 
 const CATCH_UP_PAUSE_MS = 400
-const SOUGHT_PAGES = 200
 
 export class Thread {
 	#turns = new Map()
@@ -16,13 +15,14 @@ export class Thread {
 	#loading = h("p.loading.muted", {t: "loading"})
 	#problem = h("div.thread-problem", {role: "alert"})
 	#first
+	#end = -1
+	#waiting = []
 	#buffer = null
 	#again = false
 	#sought = null
 	#page = null
 	#knows = false
 
-	/** `tools` has `wire, outbox, scroll, onChange, quote(text), branch(thread, turn, text)`. */
 	constructor({session = null, draft = null}, tools) {
 		Object.assign(this, {session, draft, tools, title: "", isStale: true, scrollPlace: null})
 		this.#older.addEventListener("click", () => this.#loadOlder())
@@ -66,7 +66,6 @@ export class Thread {
 		this.#echoes.delete(entry.id)
 		if (!id) turn?.showResult(result)
 		else if (this.#turns.has(id)) {
-			// Its first event was faster than its receipt.
 			this.#turns.get(id).setUser(entry.text)
 			turn?.element.remove()
 		} else if (turn) {
@@ -80,30 +79,19 @@ export class Thread {
 
 	refused(entry) {
 		const turn = this.#echoes.get(entry.id)
-		const leave = () => {
+		const leave = act => () => {
 			this.#echoes.delete(entry.id)
 			turn.element.remove()
-		}
-		const discard = () => {
-			this.tools.outbox.remove(entry)
-			leave()
+			this.tools.outbox[act](entry)
+			if (act === "again") this.echo(entry)
 			this.tools.onChange(this)
 		}
-		const again = () => {
-			leave()
-			this.tools.outbox.again(entry)
-			this.echo(entry)
-			this.tools.scroll.toEnd()
-		}
-		turn.refuse(entry.problem, again, discard)
+		turn.refuse(entry.problem, leave("again"), leave("remove"))
 		this.tools.onChange(this)
 	}
 
 	take(payload) {
-		if (this.#buffer) {
-			this.#buffer.push(payload)
-			return
-		}
+		if (this.#buffer) return void this.#buffer.push(payload)
 		const turn = this.#turns.get(payload.turn_id) ?? this.#append(payload.turn_id)
 		const missing = turn.take(payload)
 		if (missing) this.#catchUp(turn, missing)
@@ -128,22 +116,23 @@ export class Thread {
 	/** Subscribe and ask for the running turn, then read the log, then go on live. */
 	async sync() {
 		if (!this.session) return
-		if (this.#buffer) {
-			this.#again = true
-			return
-		}
+		this.#again = Boolean(this.#buffer)
+		if (this.#buffer) return
 		this.#buffer = []
 		this.#setBusy(true)
-		let loose = []
 		try {
 			const running = this.tools.wire.isOpen ? await this.#resume(this.active) : undefined
-			const page = await getMessages(this.session)
+			const page = await lastPage(this.session, message => this.#isCut(message, running))
 			this.#merge(page, running)
+			if (running) this.#turns.get(running) ?? this.#append(running)
+			for (const {turn_id: id, ...data} of this.#waiting) (this.#turns.get(id) ?? this.#append(id)).take({name: "turn.queued", attempt: 0, seq: 0, data})
 			this.#knows = true
 			this.#loading.hidden = true
 			this.isStale = running === undefined
 			this.#fail(null)
-			if (running !== undefined) loose = [...this.#turns.values()].filter(turn => turn.isGuess || (!turn.hasEnded && turn.id !== running))
+			const open = [running, ...this.#waiting.map(({turn_id: id}) => id)]
+			const loose = [...this.#turns.values()].filter(turn => turn.isGuess || (!turn.hasEnded && !open.includes(turn.id)))
+			if (running !== undefined) for (const turn of loose.slice(-3)) this.#ask(turn).catch(() => (this.isStale = true))
 		} catch (error) {
 			this.isStale = true
 			if (!error.isLost) this.#fail(error)
@@ -153,28 +142,31 @@ export class Thread {
 			for (const payload of buffered) this.take(payload)
 			this.#setBusy(false)
 		}
-		for (const turn of loose.slice(-3)) this.#ask(turn).catch(() => (this.isStale = true))
 		this.tools.onChange(this)
-		this.#seek()
-		if (this.#again) {
-			this.#again = false
-			this.sync()
-		}
+		this.#seek(true)
+		if (this.#again) this.sync()
 	}
 
-	/** Lead to the turn of a message, and mark it, as soon as the log is there. */
+	/** Lead to the turn of a message, and mark it. */
 	find(position) {
 		this.#sought = position
 		this.#seek()
 	}
 
-	async #seek() {
-		if (this.#sought === null || !this.#knows || this.#buffer) return
+	/** What was said live has no position until the log was read. */
+	async #seek(isRead = false) {
 		const position = this.#sought
+		if (position === null || this.#buffer) return
+		if (!this.#knows || position > this.#end) {
+			if (!isRead) this.sync()
+			return
+		}
+		while (position < this.#first && !this.#problem.hasChildNodes() && !this.element.hidden) await this.#loadOlder()
+		if (this.element.hidden || this.#sought !== position) return
 		this.#sought = null
-		for (let pages = 0; position < this.#first && pages < SOUGHT_PAGES && !this.#problem.hasChildNodes(); pages++) await this.#loadOlder()
-		const turn = this.#find(({messages}) => messages?.some(message => message.position === position))
-		if (!turn || this.element.hidden) return
+		const starts = turn => turn.messages?.[0]?.position ?? Infinity
+		const turn = [...this.#turns.values()].filter(turn => starts(turn) <= position).sort((a, b) => starts(b) - starts(a))[0]
+		if (!turn) return
 		this.#list.querySelector(".found")?.classList.remove("found")
 		turn.element.classList.add("found")
 		this.tools.scroll.show(turn.element)
@@ -194,6 +186,7 @@ export class Thread {
 		const known = turn?.attempt ? {attempt: turn.attempt, after_seq: turn.seq} : {}
 		const result = await this.tools.wire.command("resume", {session_id: this.session, ...(turn && {turn_id: turn.id}), ...known})
 		if (result.title) this.title = result.title
+		this.#waiting = result.waiting ?? []
 		return result.turn_id ?? null
 	}
 
@@ -209,7 +202,13 @@ export class Thread {
 		setTimeout(() => (turn.isCatchingUp = false), CATCH_UP_PAUSE_MS)
 	}
 
-	/** Of the running turn only what the user said is put in: the rest comes as events. */
+	/** A turn that is filled from the log is read from its beginning, as far as it is shown. */
+	#isCut({role, turn_id: id, position}, running) {
+		const turn = this.#turns.get(id)
+		return this.#knows && role !== "user" && position > this.#first && turn && id !== running && (turn.isDirty || !turn.hasEnded)
+	}
+
+	/** The rest of the running turn comes as events. */
 	#merge(page, running) {
 		const groups = byTurn(page.messages)
 		if (page.more && this.#knows && ![...groups.keys()].some(id => this.#turns.has(id))) {
@@ -217,7 +216,8 @@ export class Thread {
 			this.#turns.clear()
 			this.#knows = false
 		}
-		if (!this.#knows) this.#noteFirst(page)
+		if (!this.#knows || page.messages[0]?.position < this.#first) this.#noteFirst(page)
+		this.#end = page.messages.at(-1)?.position ?? -1
 		let previous = null
 		const newest = [...groups.keys()].at(-1)
 		for (const [id, messages] of groups) {
@@ -251,7 +251,7 @@ export class Thread {
 
 	async #readOlder() {
 		try {
-			const page = await getMessages(this.session, this.#first)
+			const page = await getMessages(this.session, this.#first, this.#sought === null ? 50 : 200)
 			this.#fail(null)
 			this.#setBusy(true)
 			this.tools.scroll.holding(this.#list.firstElementChild, () => this.#prepend(page))
@@ -262,8 +262,7 @@ export class Thread {
 	}
 
 	#prepend(page) {
-		const groups = [...byTurn(page.messages)].reverse()
-		for (const [id, messages] of groups) {
+		for (const [id, messages] of [...byTurn(page.messages)].reverse()) {
 			const cut = this.#turns.get(id)
 			const turn = cut ?? this.#append(id, null)
 			turn.messages = [...messages, ...(cut?.messages ?? [])]
@@ -285,10 +284,10 @@ export class Thread {
 		this.#problem.replaceChildren()
 		if (!error) return
 		this.#loading.hidden = true
-		const text = error.status === 404 || error.code === "session_not_found"
-			? [h("strong", {t: "chatMissing"}), h("span", {t: "chatMissingMore"})]
-			: [h("span", {t: ["loadFailed", {reason: error.message || error.code}]}), h("button", {t: "retryNow", onclick: () => this.sync()})]
-		this.#problem.append(icon("warn"), h("div", ...text))
+		const isGone = error.status === 404 || error.code === "session_not_found"
+		const text = isGone ? {t: "chatMissing"} : {t: ["loadFailed", {reason: error.message || error.code}]}
+		const again = !isGone && h("button", {t: "retryNow", onclick: () => this.sync()})
+		this.#problem.append(icon("warn"), h("div", h("span", text), again))
 	}
 
 	#on = {
@@ -297,11 +296,3 @@ export class Thread {
 		branch: (turn, text) => this.tools.branch(this, turn, text).catch(failed)
 	}
 }
-
-/** What the user said in a turn, and with which files. */
-const said = messages => {
-	const {content, attachments} = messages.find(({role}) => role === "user") ?? {}
-	return [content, attachments]
-}
-
-const byTurn = messages => Map.groupBy(messages, message => message.turn_id ?? `log_${message.position}`)

@@ -32,9 +32,9 @@ export class Turn {
 		this.on = on
 		this.attempt = 0
 		this.seq = 0
-		/** Not all is shown, or rendered: it is read again from the log when the turn ends. */
+		/** Not all is shown: it is read from the log when the turn ends. */
 		this.isDirty = false
-		/** It seems to have ended without an answer; an event may prove that wrong. */
+		/** It seems to have ended without an answer; an event may deny it. */
 		this.isGuess = false
 		this.#acts.append(copyButton(() => this.#userText, "copy"), signButton("edit", "editMessage", () => this.edit()))
 		const user = h("div.user", {role: "group", label: "youSaid"}, this.#files, this.#bubble, this.#acts)
@@ -48,7 +48,7 @@ export class Turn {
 
 	setUser(text, files) {
 		if (Array.isArray(files)) this.#files.replaceChildren(...files.map(file => chip({id: file.id, name: file.name ?? file.id})))
-		if (this.#userText !== null || typeof text !== "string") return
+		if (typeof text !== "string" || this.#userText?.length >= text.length) return
 		this.#userText = text
 		this.#bubble.textContent = text
 		this.#acts.hidden = !text
@@ -86,7 +86,7 @@ export class Turn {
 		this.#foot.replaceChildren(note("problem", "notSent", {reason}), h("div.choices", ...buttons))
 	}
 
-	/** Returns `gap` when events are missing before this one, `lost` when only a new snapshot can help. */
+	/** `gap` when events are missing before this one, `lost` when only a snapshot can help. */
 	take({name, attempt, seq, data}) {
 		if (this.hasEnded && !this.isGuess) return this.#late(name, data)
 		if (attempt < this.attempt) return undefined
@@ -114,7 +114,7 @@ export class Turn {
 		return undefined
 	}
 
-	/** Show what the log holds of a turn; `isOver` = nothing more is expected. */
+	/** Show what the log holds; `isOver` = nothing more is expected. */
 	fill(messages, isOver) {
 		this.#clear()
 		this.isDirty = false
@@ -141,9 +141,10 @@ export class Turn {
 	#apply(name, data) {
 		switch (name) {
 			case "turn.queued":
+				this.setUser(data.text, data.attachments)
 				return this.wait(data.position > 0 ? "queued" : "queuedNext", data)
 			case "turn.started":
-				this.setUser(data.text)
+				this.setUser(data.text, data.attachments)
 				return this.#run(this.attempt > 1 ? "retried" : "thinking")
 			case "text.delta":
 				this.#answer.current(TextPart).add(data.text)
@@ -186,7 +187,7 @@ export class Turn {
 		const isLast = seq === this.seq + 1 && data.rest === ""
 		if (attempt > this.attempt || (seq > this.seq && !isLast)) return "gap"
 		const part = this.#answer.lastText
-		// A missing block of an older moment: what is shown has overtaken its rest.
+		// A missing block of an older moment: its rest was overtaken.
 		const isLate = seq < this.seq && data.index >= (part?.count ?? 0)
 		return part && !isLate && part.block(data) ? undefined : "lost"
 	}
@@ -243,7 +244,6 @@ export class Turn {
 		this.on.quote(isInside ? selection.toString() : this.#answer.text)
 	}
 
-	/** The log showed this turn: only what it cost and remembered is new. */
 	#late(name, data) {
 		if (name !== "turn.finished" || this.#outcome) return undefined
 		this.#outcome = {name, data}

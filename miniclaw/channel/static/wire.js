@@ -57,7 +57,6 @@ export class Wire {
 		}
 	}
 
-	/** Resolves with `{status, session_id, turn_id}` once it is stored. */
 	async sendText(id, payload) {
 		return (await this.#request(id, "text", payload, ANSWER_MS)).data
 	}
@@ -92,7 +91,7 @@ export class Wire {
 			const isAnswer = this.#settle(id, null, new Refusal(payload.code, payload.message))
 			if (!isAnswer) this.onFailed(payload)
 		} else if (!ANSWERS.has(payload.name) || (!this.#settle(payload.data.reply_to, payload, null) && payload.turn_id)) {
-			// A queued command was acknowledged before; its result ends a turn.
+			// The result of a queued command ends a turn.
 			this.onEvent(payload)
 		}
 	}
@@ -107,7 +106,7 @@ export class Wire {
 		return true
 	}
 
-	/** Finds a link that died silently: any answer will do. */
+	/** Finds a link that died silently. */
 	#watch() {
 		if (!this.isOpen || Date.now() - this.#lastFrame < SILENCE_MS) return
 		const socket = this.#socket

@@ -1,0 +1,39 @@
+/* What the server's log holds of a chat. */
+
+import {Refusal, call, sessionPath} from "./api.js"
+
+/** Oldest first; `before` is the position of the first message that is shown. */
+export function getMessages(id, before, limit = 50) {
+	const query = new URLSearchParams({limit, html: 1, ...(before === undefined ? {} : {before})})
+	return call(sessionPath(id, `/messages?${query}`))
+}
+
+/** The last page, and as many before it as `isCut(first message)` wants. */
+export async function lastPage(id, isCut) {
+	const page = await getMessages(id)
+	while (page.more && isCut(page.messages[0])) {
+		const older = await getMessages(id, page.messages[0].position)
+		page.messages.unshift(...older.messages)
+		page.more = older.more
+	}
+	return page
+}
+
+/** The user's message of a turn, with position and attachments. */
+export async function messageOf(session, turn) {
+	for (let before; ; ) {
+		const {messages, more} = await getMessages(session, before)
+		const known = messages.find(message => message.role === "user" && message.turn_id === turn)
+		if (known) return known
+		if (!more) throw new Refusal("not_found")
+		before = messages[0].position
+	}
+}
+
+export const byTurn = messages => Map.groupBy(messages, message => message.turn_id ?? `log_${message.position}`)
+
+/** What the user said in a turn, and with which files. */
+export function said(messages) {
+	const {content, attachments} = messages.find(({role}) => role === "user") ?? {}
+	return [content, attachments]
+}
