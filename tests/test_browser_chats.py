@@ -62,6 +62,7 @@ async def test_chats_are_found_renamed_forked_exported_and_deleted_with_a_way_ba
         await one.page.keyboard.press("Enter")
         for tab in (one, two):
             await expect(tab.sessions).to_have_text(["black coffee", "<b>tea</b>"])
+        await expect(one.page.get_by_role("button", name="“<b>tea</b>”的操作")).to_be_focused()
         await choose(one, "<b>tea</b>", "从这里分叉")
         await one.ended(1)
         await expect(one.page.locator("#sessions a[aria-current]")).to_have_text("<b>tea</b>")

@@ -155,6 +155,25 @@ async def test_files_wait_for_a_busy_server_survive_a_reload_and_go_along_into_o
             await expect(tab.turns.last.locator(".chip")).to_have_count(8)
             await expect(tab.sessions).to_have_count(2)
             assert len(provider.requests) == 2
+            # Those of a chat that was left meanwhile stay with it.
+            arrives = asyncio.Event()
+
+            async def slow(route: Route) -> None:
+                await arrives.wait()
+                await route.continue_()
+
+            await tab.page.route("**/api/uploads", slow)
+            await tab.page.set_input_files("#file", files(1))
+            await tab.send("early")
+            await expect(tab.page.locator(".toast").last).to_contain_text("还在上传")
+            chat = tab.page.url
+            await tab.new_chat()
+            arrives.set()
+            await tab.page.wait_for_function("() => JSON.stringify(sessionStorage).includes('n0.txt')")
+            await tab.page.reload()
+            await tab.page.goto(chat)
+            await expect(chips).to_have_text("n0.txt")
+            await expect(tab.field).to_have_value("early")
 
 
 async def test_each_tab_keeps_its_own_draft_and_a_chat_deleted_elsewhere_takes_none_with_it(

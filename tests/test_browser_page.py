@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.async_api import expect
+from playwright.async_api import FilePayload, expect
 
 from miniclaw.agent.demo import DemoProvider
 from miniclaw.agent.providers import LLMResponse, ToolCall
@@ -280,7 +280,21 @@ async def test_a_phone_shows_everything_without_scrolling_sideways(
             await tab.page.locator("#menu").tap()
             await expect(tab.sessions).to_be_in_viewport()
             assert await tab.page.evaluate(fits)
+            await expect(tab.page.locator("#close-menu")).to_be_focused()
             await tab.page.locator("#close-menu").tap()
+            await expect(tab.page.locator("#menu")).to_be_focused()
+            await tab.page.keyboard.press("Control+k")
+            await expect(tab.page.locator("#search")).to_be_focused()
+            await tab.page.keyboard.press("Escape")
+            many = [
+                FilePayload(name=f"{n}{'n' * 90}.txt", mimeType="text/plain", buffer=b"x") for n in range(8)
+            ]
+            await tab.page.set_input_files("#file", many)
+            await expect(tab.page.locator("#files .chip")).to_have_count(8)
+            await tab.field.fill("line\n" * 40)
+            assert (
+                await tab.page.locator("#composer").evaluate("box => box.getBoundingClientRect().top") > 150
+            )
             await tab.page.locator("#new-chat-narrow").tap()
             await expect(tab.page.locator(".hello")).to_be_visible()
             assert await tab.page.evaluate(fits)

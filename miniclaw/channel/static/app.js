@@ -1,7 +1,7 @@
 /* Joins the parts of the page: which chat is shown, where events go, what is sent. */
 
 import {call} from "./api.js"
-import {Composer, hello} from "./composer.js"
+import {Composer} from "./composer.js"
 import {failed, toast} from "./dialogs.js"
 import {$, copyText, icon, listen, newId, ownedBy, owner} from "./dom.js"
 import {t, translate} from "./i18n.js"
@@ -49,7 +49,7 @@ const outbox = new Outbox(wire, {
 })
 const tools = {wire, outbox, scroll, onChange: changed, quote: text => composer.quote(text), branch}
 const panel = new Panel({wire, status, session: () => current?.session, say: text => send(text)})
-const greeting = hello(send)
+const greeting = $("hello")
 
 listenForKeys({newChat, search, copyLast, escape})
 addEventListener("hashchange", route)
@@ -61,6 +61,7 @@ document.querySelector(".skip").addEventListener("click", event => {
 	event.preventDefault()
 	composer.focus()
 })
+listen("hello", "click", ({target}) => target.closest("button") && send(target.textContent))
 listen("panels", "click", () => sidebar.toggle(false))
 
 // All tabs share the login: one that belongs to another user begins anew.

@@ -1,7 +1,7 @@
 /* Where one writes; each chat has its draft and files. */
 
 import {failed, toast} from "./dialogs.js"
-import {$, h, listen, local, sound, tab} from "./dom.js"
+import {$, listen, local, sound, tab} from "./dom.js"
 import {later, t} from "./i18n.js"
 
 export class Composer {
@@ -62,7 +62,7 @@ export class Composer {
 	}
 
 	get #draft() {
-		return {text: this.field.value, files: this.#files?.kept ?? tab.get(`draft.${this.#key}`)?.files ?? []}
+		return {text: this.field.value, files: this.#files?.kept() ?? tab.get(`draft.${this.#key}`)?.files ?? []}
 	}
 
 	/** The tab's own draft, or a copy of the last one of any tab. */
@@ -127,6 +127,7 @@ export class Composer {
 		const files = this.#ready
 		if (this.#files?.hasFailed) return toast(t("fileFailed"))
 		const text = sound(this.field.value).trim() || (files?.length ? t("seeFiles") : "")
+		if (!files) toast(t("uploading"))
 		if (!text || !files) return
 		if (!this.on.send(text, files)) return
 		this.field.value = ""
@@ -139,6 +140,11 @@ export class Composer {
 		this.#commands()
 		this.#fit()
 		this.#enable()
+	}
+
+	#filesChanged(key) {
+		if (key === this.#key) this.#changed()
+		else this.#keep(key, {text: tab.get(`draft.${key}`)?.text ?? "", files: this.#files.kept(key)})
 	}
 
 	get #ready() {
@@ -158,7 +164,7 @@ export class Composer {
 		$("file").value = ""
 		try {
 			const {Files} = await (this.#coming ??= later(import("./files.js"))) // one promise keeps the order
-			this.#files ??= new Files(this.#key, () => this.#changed())
+			this.#files ??= new Files(this.#key, key => this.#filesChanged(key))
 			this.#files.add(given, key)
 		} catch (error) {
 			this.#coming = null
@@ -182,11 +188,4 @@ export class Composer {
 		this.field.style.height = "auto"
 		this.field.style.height = `${this.field.scrollHeight}px`
 	}
-}
-
-export function hello(onPick) {
-	const pick = event => onPick(event.currentTarget.textContent, [])
-	const ideas = ["tryTime", "tryMath", "tryStory", "tryMemory"].map(key => h("button", {t: key, onclick: pick}))
-	const mark = h("img", {src: "./static/icon.svg", alt: "", width: 44, height: 44})
-	return h("div.hello", mark, h("h2", {t: "hello"}), h("p", {t: "helloMore"}), h("div.ideas", ...ideas))
 }

@@ -24,11 +24,11 @@ export class Files {
 
 	/** What the message is sent with; null while a file is on its way or has failed. */
 	get ready() {
-		return this.#list.every(file => file.id) ? this.kept : null
+		return this.#list.every(file => file.id) ? this.kept() : null
 	}
 
-	get kept() {
-		return this.#list.filter(file => file.id).map(({id, name}) => ({id, name}))
+	kept(key = this.#key) {
+		return (this.#lists.get(key) ?? []).filter(file => file.id).map(({id, name}) => ({id, name}))
 	}
 
 	get hasFailed() {
@@ -87,7 +87,7 @@ export class Files {
 			}
 		}
 		this.#draw()
-		this.onChange()
+		for (const [key, list] of this.#lists) if (list.includes(file)) this.onChange(key)
 	}
 
 	#remove(file) {
@@ -99,7 +99,7 @@ export class Files {
 	#set(list, key = this.#key) {
 		this.#lists.set(key, list)
 		this.#draw()
-		this.onChange()
+		this.onChange(key)
 	}
 
 	#draw() {

@@ -2,7 +2,7 @@
 
 import {call, link, sessionPath} from "./api.js"
 import {failed, style, toast} from "./dialogs.js"
-import {h, icon} from "./dom.js"
+import {$, h, icon} from "./dom.js"
 import {t} from "./i18n.js"
 import {MAC} from "./keys.js"
 
@@ -21,19 +21,23 @@ const SHORTCUTS = [
 	[[MAIN, "/"], "shortcuts"]
 ]
 
+/** What was drawn anew has its id. */
+const again = element => $(element.id) ?? element
+
 /** A menu below a button; items are `[shape, key, run, style]`. */
 export function menu(anchor, label, items) {
 	const box = h("div.menu", {role: "menu", popover: "auto", label})
 	for (const [shape, key, run, style] of items) {
 		const chosen = () => {
 			box.hidePopover()
+			again(anchor).focus()
 			run()
 		}
 		box.append(h("button", {role: "menuitem", class: style, onclick: chosen}, icon(shape), h("span", {t: key})))
 	}
 	box.addEventListener("toggle", ({newState}) => {
 		if (newState === "open") return
-		if (box.contains(document.activeElement) || document.activeElement === document.body) anchor.focus()
+		if (box.contains(document.activeElement) || document.activeElement === document.body) again(anchor).focus()
 		box.remove()
 	})
 	box.addEventListener("keydown", event => {
@@ -55,7 +59,11 @@ export function menu(anchor, label, items) {
 export function sheet(title, ...children) {
 	const heading = h("h2", {t: title})
 	const dialog = h("dialog.sheet", {label: title}, heading, ...children)
-	dialog.addEventListener("close", () => dialog.remove())
+	const opener = document.activeElement
+	dialog.addEventListener("close", () => {
+		dialog.remove()
+		if (document.activeElement === document.body) again(opener).focus()
+	})
 	dialog.addEventListener("click", event => event.target === dialog && dialog.close())
 	document.body.append(dialog)
 	dialog.showModal()

@@ -84,6 +84,7 @@ cmd_timers=list the timers
 cmd_stats=show the usage
 cmd_help=all commands
 removeFile=Remove {name}
+uploading=Files are on their way; send once they have arrived
 tooManyFiles=At most {count} files go with a message; not taken: {names}
 shortcuts=Keyboard shortcuts
 keyLine=New line

@@ -116,13 +116,13 @@ export class Sidebar {
 		const groups = Map.groupBy(sorted, session => (wanted ? "titles" : age(moment(session))))
 		const format = new Intl.DateTimeFormat(language(), {dateStyle: "medium", timeStyle: "short"})
 		const list = $("sessions")
-		const focused = list.contains(document.activeElement) ? document.activeElement.closest("li")?.firstChild.hash : null
+		const focused = list.contains(document.activeElement) && document.activeElement.id
 		list.replaceChildren(...[...groups].flatMap(([key, sessions]) => this.#group(key, sessions.map(session => this.#row(session, format)))))
 		const found = (wanted && this.#hits?.filter(hit => !this.#leaving.has(hit.session_id))) || []
 		if (found.length) list.append(...this.#group("messages", found.map(hit => this.#hitRow(hit))))
 		if (!sorted.length && !found.length) list.append(h("p.muted", {t: wanted ? "noneFound" : "noChats"}))
 		if (this.#hasMore && !wanted) list.append(h("p.muted", {t: "moreChats"}))
-		if (focused) [...list.querySelectorAll("a")].find(link => link.hash === focused)?.focus()
+		if (focused) $(focused)?.focus()
 		$("waiting").textContent = this.waiting || ""
 	}
 
@@ -135,10 +135,11 @@ export class Sidebar {
 		const state = phase === "running" ? "running" : phase === "waiting_approval" ? "waiting" : unread ? "fresh" : null
 		const mark = state && h("span", {class: `mark ${state}`}, h("span.offstage", t(state)))
 		const shown = title || t("untitled")
-		const link = h("a", {href: `#${id}`, "aria-current": id === this.#current && "page"}, h("span.title", shown), mark)
+		const link = h("a", {id: `row-${id}`, href: `#${id}`, "aria-current": id === this.#current && "page"}, h("span.title", shown), mark)
 		link.title = `${shown}\n${format.format(moment(session))}`
 		const more = signButton("dots", ["chatMenu", {title: shown}], () => chatMenu(this, more, session))
 		more.setAttribute("aria-haspopup", "menu")
+		more.id = `menu-${id}`
 		return [link, more]
 	}
 
@@ -169,7 +170,7 @@ export class Sidebar {
 			location.hash = id
 			this.on.found(position)
 		}
-		return [h("a.hit", {href: `#${id}`, onclick: open}, h("span.title", title || t("untitled")), h("span.muted", excerpt))]
+		return [h("a.hit", {id: `hit-${id}-${position}`, href: `#${id}`, onclick: open}, h("span.title", title || t("untitled")), h("span.muted", excerpt))]
 	}
 }
 
