@@ -158,7 +158,9 @@ async def test_nothing_that_a_model_a_tool_a_title_or_a_memory_says_becomes_a_sc
             )
             await tab.send(EVIL)
             await tab.ended(2)
-            await expect(tab.answer.locator(".problem")).to_contain_text("<script>pwned(1)</script>")
+            await expect(tab.answer.locator(".problem")).to_contain_text(
+                "模型出错 (<script>pwned(1)</script>"
+            )
             await _look_everywhere(tab.page)
             await tab.page.reload()
             await tab.ended(2)

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from miniclaw.channel.base import Channel
 from miniclaw.errors import NOT_NOW, ProtocolError, StorageError
 from miniclaw.gateway.events import SHUT_OUT, EventBus, LiveEvent, LiveTurns, Subscription, event_frame
-from miniclaw.gateway.live import LiveHtml
+from miniclaw.gateway.live import LiveHtml, with_text
 from miniclaw.gateway.protocol import (
     TERMINAL_EVENTS,
     GatewayMessage,
@@ -211,7 +211,8 @@ class Connection:
             result = receipt.result or {}
             name = receipt.name or ""
             told = {"reply_to": inbound.msg_id, "name": name, "ok": True, "result": result}
-            self.write(event_frame("command.result", told, target=target))
+            shown = with_text(told) if self.html else told
+            self.write(event_frame("command.result", shown, target=target))
             if receipt.name == "resume" and receipt.session_id:
                 self._resume(receipt.session_id, inbound)
         else:

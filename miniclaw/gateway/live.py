@@ -6,11 +6,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from miniclaw.agent.command_text import command_text
 from miniclaw.gateway.events import LiveEvent, LiveTurns, TurnFeed
 from miniclaw.gateway.markdown import judged, plain, render, render_markdown, split_lines, top_level
 from miniclaw.gateway.protocol import TERMINAL_EVENTS
 
-__all__ = ["BlockRenderer", "LiveHtml"]
+__all__ = ["BlockRenderer", "LiveHtml", "with_text"]
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -171,6 +172,8 @@ class LiveHtml:
     def _render(self, event: LiveEvent) -> tuple[str, ...]:
         if event.name == "turn.snapshot":
             return self._snapshot(event)
+        if event.name == "command.result":
+            return (event.encode(with_text(event.data)),)
         feed = self._live.get(event.session_id)
         if feed is not None and (feed.turn_id, feed.seq) != (event.turn_id, event.seq):
             feed = None  # an event of the past
@@ -224,3 +227,8 @@ class LiveHtml:
             ).frame
             for index, html, rest in finished
         )
+
+
+def with_text(told: dict[str, Any]) -> dict[str, Any]:
+    """The data of a `command.result` with its `text`, as the page shows it."""
+    return {**told, "text": command_text(told["name"], told["result"])} if "result" in told else told

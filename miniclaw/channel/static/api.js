@@ -4,7 +4,7 @@ import {owner} from "./dom.js"
 
 const TIMEOUT_MS = 20_000
 
-/** What the server refused; `offline` or `timeout` where nothing came back over the socket, else `unreachable`. */
+/** What was refused; `offline`, `timeout` or `unreachable` where nothing came back. */
 export class Refusal extends Error {
 	constructor(code, message = "", status = 0) {
 		super(message)
@@ -30,7 +30,7 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
 	const answer = await response.json().catch(() => ({}))
 	if (!response.ok) {
 		if (response.status === 409) document.dispatchEvent(new Event("miniclaw:left"))
-		throw new Refusal(answer.error?.code ?? "internal", answer.error?.message ?? `HTTP ${response.status}`, response.status)
+		throw new Refusal(answer.error?.code ?? (response.status === 413 ? "too_large" : "internal"), answer.error?.message ?? `HTTP ${response.status}`, response.status)
 	}
 	return answer
 }

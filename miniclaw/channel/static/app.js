@@ -18,7 +18,7 @@ import {Wire} from "./wire.js"
 const KEPT_THREADS = 12
 const FIRST_CONNECT_MS = 700
 const TITLE_CHARACTERS = 60
-/** The server takes frames of 1 MiB; a longer one would cost the connection. */
+/** A frame over 1 MiB would cost the connection. */
 const FRAME_BYTES = 1_000_000
 const ASK_AGAIN_MS = 3_000
 const BARE = location.pathname + location.search
@@ -64,7 +64,7 @@ document.querySelector(".skip").addEventListener("click", event => {
 listen("hello", "click", ({target}) => target.closest("button") && send(target.textContent))
 listen("panels", "click", () => sidebar.toggle(false))
 
-// All tabs share the login: one that belongs to another user begins anew.
+// All tabs share the login: one of another user begins anew.
 const logins = new BroadcastChannel(`miniclaw${location.pathname}`)
 logins.onmessage = ({data}) => owner && data !== owner && outbox.leave()
 document.addEventListener("miniclaw:left", () => outbox.leave())
@@ -138,7 +138,7 @@ function show(thread) {
 	if (matchMedia("(pointer: fine)").matches) composer.focus()
 }
 
-/** A fresh page reads the log once, behind `resume`; a slow connection does not hold it up. */
+/** A fresh page reads the log behind `resume`, unless the connection is slow. */
 function bringUpToDate(thread) {
 	if (!thread.session || !thread.isStale) return
 	if (wire.isOpen || wasOpen) thread.sync()
@@ -209,7 +209,6 @@ async function branch(thread, turn, text) {
 	}
 }
 
-/** Whether it was taken; what is too long stays where it was written. */
 function send(text, attachments = []) {
 	if (isTooLong(text)) return false
 	current.echo(outbox.add(text, current, attachments))

@@ -1,18 +1,18 @@
 /* Tool calls and reasoning, which fold, and approvals. */
 
 import {h, icon} from "./dom.js"
-import {clock, name, number, say} from "./i18n.js"
+import {clock, name, number, say, why} from "./i18n.js"
 import {soon} from "./paint.js"
 
 const SHOWN_CHARACTERS = 20_000
 const MORE_CHARACTERS = 200_000
 const BRIEF_CHARACTERS = 90
 
-export const asText = value => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2))
+const asText = value => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2))
 
 const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
 
-/** With escapes for what turns text round: who is asked sees what will run. */
+/** With escapes for what turns text round. */
 const upright = text => text.replace(TURNING, sign => `\\u${sign.charCodeAt().toString(16).padStart(4, "0")}`)
 
 function parsed(value) {
@@ -159,8 +159,7 @@ export class ApprovalPart {
 		try {
 			await decide(this.id, choice)
 		} catch (error) {
-			if (error.isLost) say(this.#problem, "unreachable")
-			else this.#problem.textContent = error.message
+			this.#problem.textContent = why(error)
 			this.#enable(true)
 		}
 	}

@@ -72,7 +72,7 @@ export class Composer {
 		return tab.get(key)
 	}
 
-	/** Show the draft, but never in the place of what is being written. */
+	/** Never in the place of what is being written. */
 	load() {
 		const draft = this.#stored
 		if (!this.field.value) this.field.value = draft?.text ?? ""

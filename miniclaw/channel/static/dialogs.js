@@ -1,11 +1,11 @@
 /* What opens over the page; forms and menus come when they are first needed. */
 
 import {$, announce, h, icon} from "./dom.js"
-import {later, name, say, t} from "./i18n.js"
+import {later, name, say, t, why} from "./i18n.js"
 
 const TOAST_MS = 6_000
 
-/** A short line that goes away. With `undo` it stays its time: until `done`, its button or what is returned takes it back. */
+/** A short line. One with `undo` stays until `done`; its button and what is returned take it back. */
 export function toast(text, undo = null, done = () => {}) {
 	if (!undo) $("toasts").querySelector(".plain")?.remove()
 	const line = h(undo ? "div.toast" : "div.toast.plain", h("span", text))
@@ -24,7 +24,7 @@ export function toast(text, undo = null, done = () => {}) {
 	return () => end(undo)
 }
 
-export const failed = error => toast(error.message || t("unreachable"))
+export const failed = error => toast(why(error))
 
 export function signButton(shape, label, onclick) {
 	return h("button.quiet", {label, onclick}, icon(shape))
@@ -52,7 +52,7 @@ export function style(name) {
 	return new Promise((resolve, reject) => Object.assign(link, {onload: resolve, onerror: () => reject(new TypeError())}))
 }
 
-const forms = name => (...given) => later(import("./forms.js")).then(all => all[name](...given), () => failed({}))
+const forms = name => (...given) => later(import("./forms.js")).then(all => all[name](...given), () => failed({code: "unreachable"}))
 
 export const chatMenu = forms("chatMenu")
 export const editor = forms("editor")

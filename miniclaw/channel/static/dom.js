@@ -36,7 +36,7 @@ export function icon(shape) {
 	return svg
 }
 
-/** Whose the page and its storage are; empty until the server has said so. */
+/** Whose the page is; empty until the server has said so. */
 export let owner = ""
 
 const prefix = user => `miniclaw.${location.pathname}.${user}.`
@@ -60,7 +60,7 @@ function adopt() {
 	}
 }
 
-/** Storage of one user and one path of the host; `set` says whether it took the value. */
+/** Storage of one user and path; `set` says whether it took the value. */
 const memory = kind => ({
 	get: key => attempt(() => (owner ? JSON.parse(globalThis[kind].getItem(prefix(owner) + key)) : null), null),
 	set: (key, value) =>
@@ -70,7 +70,6 @@ const memory = kind => ({
 			else globalThis[kind].setItem(prefix(owner) + key, JSON.stringify(value))
 			return true
 		}, false),
-	/** The values whose keys begin so. */
 	all: start =>
 		attempt(() => Object.keys(globalThis[kind]).filter(key => key.startsWith(prefix(owner) + start)).map(key => JSON.parse(globalThis[kind].getItem(key))), [])
 })

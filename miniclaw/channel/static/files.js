@@ -4,7 +4,7 @@ import {call} from "./api.js"
 import {signButton, toast} from "./dialogs.js"
 import {$} from "./dom.js"
 import {chip} from "./ending.js"
-import {t} from "./i18n.js"
+import {t, why} from "./i18n.js"
 
 /** Of a message. */
 const MOST = 8
@@ -83,7 +83,7 @@ export class Files {
 				file.id = (await call("uploads", body)).id
 			} catch (error) {
 				if (error.status === 503 && tries < BUSY_MS.length) await new Promise(done => setTimeout(done, BUSY_MS[tries]))
-				else file.problem = error.message || t("unreachable")
+				else file.problem = why(error)
 			}
 		}
 		this.#draw()

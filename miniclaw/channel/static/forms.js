@@ -3,7 +3,7 @@
 import {call, link, sessionPath} from "./api.js"
 import {failed, style, toast} from "./dialogs.js"
 import {$, h, icon} from "./dom.js"
-import {t} from "./i18n.js"
+import {t, why} from "./i18n.js"
 import {MAC} from "./keys.js"
 
 await style("forms").catch(() => {})
@@ -24,7 +24,7 @@ const SHORTCUTS = [
 /** What was drawn anew has its id. */
 const again = element => $(element.id) ?? element
 
-/** A menu below a button; items are `[shape, key, run, style]`. */
+/** Items are `[shape, key, run, style]`. */
 export function menu(anchor, label, items) {
 	const box = h("div.menu", {role: "menu", popover: "auto", label})
 	for (const [shape, key, run, style] of items) {
@@ -91,7 +91,7 @@ export function form(title, fields, run, ok = "save", danger = false) {
 			await run(Object.fromEntries(new FormData(body)))
 			dialog.close()
 		} catch (error) {
-			problem.textContent = error.message || t("unreachable")
+			problem.textContent = why(error)
 			submit.disabled = false
 		}
 	})
@@ -106,7 +106,6 @@ export function showShortcuts() {
 	const dialog = sheet("shortcuts", h("dl.keys-list", ...rows), h("div.choices", close))
 }
 
-/** What can be done with a chat of the list. */
 export function chatMenu(sidebar, anchor, {session_id: id, title}) {
 	const save = format => h("a", {href: link(sessionPath(id, `/export?format=${format}`)), download: ""}).click()
 	const rename = async values => sidebar.update(id, await call(sessionPath(id), values, "PATCH"))
@@ -136,7 +135,7 @@ function deleteChat(sidebar, id, title) {
 	sidebar.leave(id, toast(t("deleted", {title: title || t("untitled")}), undo, remove))
 }
 
-/** A field in the place of a message; it goes once `send(text)` has taken what was written there. */
+/** In the place of a message, until `send(text)` has taken what is written there. */
 export function editor(bubble, acts, text, send) {
 	const field = h("textarea", {rows: 3, label: "editMessage"})
 	const close = () => {

@@ -13,7 +13,6 @@ export async function loadTexts(part) {
 	parts.push(part)
 }
 
-/** A module that comes when it is first needed, with its texts. */
 export const later = async module => (await Promise.all([module, loadTexts("panel-texts")]))[0]
 
 async function load(language, names) {
@@ -22,7 +21,6 @@ async function load(language, names) {
 	return new Map(lines.map(line => [line.slice(0, line.indexOf("=")), line.slice(line.indexOf("=") + 1)]))
 }
 
-/** A browser may have no storage, or none left. */
 export function attempt(run, otherwise) {
 	try {
 		return run()
@@ -38,8 +36,16 @@ function pick() {
 
 export const language = () => current
 
+export const known = key => texts.get(key)
+
 export function t(key, fill = {}) {
 	return (texts.get(key) ?? key).replace(/\{(\w+)\}/g, (whole, field) => fill[field] ?? whole)
+}
+
+/** What a refusal means, and the server's own words. */
+export function why({code, isLost, message}) {
+	const known = texts.get(`why_${isLost ? "unreachable" : code}`)
+	return known && message ? `${known} (${message})` : known || message || code
 }
 
 export function say(element, key, fill) {
@@ -53,7 +59,7 @@ export function name(element, key, fill) {
 	element.dataset.tName = key
 	remember(element, "name", fill)
 	element.setAttribute("aria-label", t(key, fill))
-	if (element.matches("button, a")) element.title = t(key, fill)
+	if (element.matches("button, a, [role=img]")) element.title = t(key, fill)
 }
 
 function remember(element, slot, fill) {

@@ -19,7 +19,6 @@ export async function lastPage(id, isCut) {
 	return page
 }
 
-/** The user's message of a turn, with position and attachments. */
 export async function messageOf(session, turn) {
 	for (let before; ; ) {
 		const {messages, more} = await getMessages(session, before)
@@ -32,7 +31,6 @@ export async function messageOf(session, turn) {
 
 export const byTurn = messages => Map.groupBy(messages, message => message.turn_id ?? `log_${message.position}`)
 
-/** What the user said in a turn, and with which files. */
 export function said(messages) {
 	const {content, attachments} = messages.find(({role}) => role === "user") ?? {}
 	return [content, attachments]

@@ -1,9 +1,9 @@
 /* Messages that the server has not confirmed; each keeps its id and so is taken once. */
 
 import {newId, sound, tab} from "./dom.js"
-import {t} from "./i18n.js"
+import {why} from "./i18n.js"
 
-/** Times that a message goes without an answer over an open line, before its writer is asked. */
+/** Times that a message goes unanswered over an open line. */
 const TRIES = 3
 
 export class Outbox {
@@ -33,7 +33,7 @@ export class Outbox {
 		this.#isHeld = true
 	}
 
-	/** Another user is signed in: what waits stays in its user's storage. */
+	/** What waits stays in its user's storage. */
 	leave() {
 		this.#entries = []
 		location.reload()
@@ -47,7 +47,6 @@ export class Outbox {
 		return entry
 	}
 
-	/** Send what was refused once more, as the same message. */
 	again(entry) {
 		Object.assign(entry, {problem: undefined, tries: 0})
 		this.#save(entry)
@@ -81,7 +80,7 @@ export class Outbox {
 					entry.tries = (entry.tries ?? 0) + (error.code === "timeout")
 					if (error.code === "timeout" && entry.tries < TRIES) continue
 					if (error.code === "offline") break
-					entry.problem = error.message || t("unreachable")
+					entry.problem = why(error)
 					this.#save(entry)
 					this.on.refused(entry)
 				}
@@ -106,7 +105,7 @@ export class Outbox {
 		this.on.accepted(entry, receipt)
 	}
 
-	/** One key for each; where there is no room, only the open page has it. */
+	/** Where there is no room, only the open page has it. */
 	#save(entry) {
 		entry.isLoose = !tab.set(`out.${entry.id}`, entry)
 	}

@@ -29,7 +29,6 @@ allTools=All tools
 toolProblems=Tools that could not be loaded
 toolCount={count} tools
 restarts=restarted {count} times
-failedTag=failed
 mcp_ready=ready
 mcp_starting=starting
 mcp_waiting=waiting to try again

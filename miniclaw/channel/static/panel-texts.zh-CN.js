@@ -29,7 +29,6 @@ allTools=全部工具
 toolProblems=没能加载的工具
 toolCount={count} 个工具
 restarts=重启过 {count} 次
-failedTag=出错
 mcp_ready=就绪
 mcp_starting=正在启动
 mcp_waiting=等待重试

@@ -2,7 +2,7 @@
 
 import {style} from "./dialogs.js"
 import {$, h, icon} from "./dom.js"
-import {later, t} from "./i18n.js"
+import {later, t, why} from "./i18n.js"
 
 const SHAPES = {memory: "memory", skills: "skill", tools: "tool", usagePanel: "chart", inbox: "inbox", settings: "gear"}
 const TYPING_MS = 200
@@ -72,7 +72,7 @@ export class Panel {
 		} catch (error) {
 			if (error instanceof TypeError) this.#loads = null
 			else if (!error.code) throw error
-			body = [h("p.problem-text", {role: "alert"}, error.message || t("unreachable")), h("button", {t: "retryNow", onclick: () => this.refresh()})]
+			body = [h("p.problem-text", {role: "alert"}, why(error.code ? error : {code: "unreachable"})), h("button", {t: "retryNow", onclick: () => this.refresh()})]
 		}
 		if (kind === this.#kind && query === this.#query) this.#show(body.flat().filter(Boolean))
 	}

@@ -87,7 +87,7 @@ async function loadTools({wire, refresh}) {
 	const toolRow = ({name, description, risk}) => ({title: name, text: description, tags: [[t(`risk_${risk}`), risk === "read" ? "" : "warn"]]})
 	return [
 		servers.length > 0 && [heading("mcpServers"), list(servers.map(serverRow))],
-		problems.length > 0 && [heading("toolProblems"), list(problems.map(problem => ({text: Object.values(problem).join(": "), tags: [[t("failedTag"), "bad"]]})))],
+		problems.length > 0 && [heading("toolProblems"), list(problems.map(problem => ({text: Object.values(problem).join(": "), tags: [[t("tool_failed"), "bad"]]})))],
 		heading("allTools"),
 		list(tools.map(toolRow))
 	].flat()

@@ -47,18 +47,17 @@ export class Status {
 		const kind = this.#state.name === "open" ? "connected" : "connecting"
 		$("light").className = `light ${kind}`
 		name($("light"), kind)
-		$("light").title = t(kind)
 	}
 
 	#tick() {
 		if (this.#state.name === "open" || this.#state.name === "refused") return
 		const seconds = Math.max(0, Math.ceil((this.#state.retryAt - Date.now()) / 1_000))
-		if (!this.#wasLost) announce(t("reconnecting"))
+		if (!this.#wasLost) announce(t("connecting"))
 		this.#wasLost = true
 		$("connection").hidden = false
 		if (!navigator.onLine) say($("connection-text"), "offline")
 		else if (this.#state.name === "waiting" && seconds) say($("connection-text"), "lost", {seconds})
-		else say($("connection-text"), "reconnecting")
+		else say($("connection-text"), "connecting")
 		$("retry").disabled = this.#state.name !== "waiting"
 		this.#timer = setTimeout(() => this.#tick(), 500)
 	}

@@ -2,6 +2,7 @@
 
 import {failed} from "./dialogs.js"
 import {h, icon} from "./dom.js"
+import {why} from "./i18n.js"
 import {byTurn, getMessages, lastPage, said} from "./log.js"
 import {Turn, isTerminal} from "./turn.js"
 
@@ -61,10 +62,10 @@ export class Thread {
 		for (const turn of this.#echoes.values()) turn.hasEnded || turn.wait(isOpen ? "sending" : turn.isLoose ? "keptHere" : "keptForLater")
 	}
 
-	accepted(entry, {turn_id: id, result = {}}) {
+	accepted(entry, {turn_id: id, ...told}) {
 		const turn = this.#echoes.get(entry.id)
 		this.#echoes.delete(entry.id)
-		if (!id) turn?.showResult(result)
+		if (!id) turn?.showResult(told)
 		else if (this.#turns.has(id)) {
 			this.#turns.get(id).setUser(entry.text)
 			turn?.element.remove()
@@ -113,7 +114,7 @@ export class Thread {
 		if (this.active) await this.tools.wire.command("cancel", {turn_id: this.active.id})
 	}
 
-	/** Subscribe and ask for the running turn, then read the log, then go on live. */
+	/** Ask for the running turn, read the log, go on live. */
 	async sync() {
 		if (!this.session) return
 		this.#again = Boolean(this.#buffer)
@@ -172,7 +173,7 @@ export class Thread {
 		this.tools.scroll.show(turn.element)
 	}
 
-	/** Subscribe, have what is missing of the running turn sent, and say which it is. */
+	/** Subscribe, and have what is missing of the running turn sent. */
 	async #resume(turn) {
 		const running = await this.#ask(turn).catch(error => {
 			if (error.code !== "turn_not_found") throw error
@@ -202,7 +203,7 @@ export class Thread {
 		setTimeout(() => (turn.isCatchingUp = false), CATCH_UP_PAUSE_MS)
 	}
 
-	/** A turn that is filled from the log is read from its beginning, as far as it is shown. */
+	/** A turn is filled from its beginning, as far as that is shown. */
 	#isCut({role, turn_id: id, position}, running) {
 		const turn = this.#turns.get(id)
 		return this.#knows && role !== "user" && position > this.#first && turn && id !== running && (turn.isDirty || !turn.hasEnded)
@@ -285,7 +286,7 @@ export class Thread {
 		if (!error) return
 		this.#loading.hidden = true
 		const isGone = error.status === 404 || error.code === "session_not_found"
-		const text = isGone ? {t: "chatMissing"} : {t: ["loadFailed", {reason: error.message || error.code}]}
+		const text = isGone ? {t: "chatMissing"} : {t: ["loadFailed", {reason: why(error)}]}
 		const again = !isGone && h("button", {t: "retryNow", onclick: () => this.sync()})
 		this.#problem.append(icon("warn"), h("div", h("span", text), again))
 	}

@@ -1,16 +1,18 @@
 /* One turn: a message and its answer. Takes events in their order. */
 
 import {Answer} from "./answer.js"
-import {ApprovalPart, ReasoningPart, ToolPart, asText, frame} from "./cards.js"
+import {ApprovalPart, ReasoningPart, ToolPart, frame} from "./cards.js"
 import {announce, h} from "./dom.js"
 import {editor, signButton} from "./dialogs.js"
 import {chip, copyButton, ending, note} from "./ending.js"
-import {say, t} from "./i18n.js"
+import {known, later, say, t, why} from "./i18n.js"
 import {TextPart} from "./text.js"
 
 const ENDS = {"turn.finished": "finished", "turn.failed": "failed", "turn.cancelled": "cancelled", "command.result": "commandDone"}
 
 export const isTerminal = eventName => eventName in ENDS
+
+const helpText = commands => commands.map(({name, about}) => `/${name}  ${known(`cmd_${name}`) ?? about}`).join("\n")
 
 const bare = text => text.replace(/\s+/g, "")
 
@@ -66,15 +68,15 @@ export class Turn {
 		say(this.#pulseText, key, fill)
 	}
 
-	/** The next events tell all of it; what is shown stays until they come. */
+	/** What is shown stays until the next events tell all of it. */
 	restart() {
 		Object.assign(this, {attempt: 0, seq: 0, isDirty: false})
 		this.#isOld = true
 	}
 
-	showResult({commands, session_id: _, ...result}) {
-		const text = commands ? commands.map(({name, about}) => `/${name}  ${about}`).join("\n") : asText(result)
-		if (commands || Object.keys(result).length) this.#answer.add({element: h("div.part.plain", ...frame(text))})
+	async showResult({text, result: {commands} = {}}) {
+		if (commands) text = await later(commands).then(helpText)
+		if (text && text !== "OK") this.#answer.add({element: h("div.part.plain", ...frame(text))})
 		else this.#answer.note("done", "commandDone")
 		this.#setState("ended")
 		this.#foot.replaceChildren()
@@ -202,14 +204,13 @@ export class Turn {
 	}
 
 	#finish(name, data) {
-		if (name === "command.result") return this.showResult(data.result ?? {})
+		if (name === "command.result") return this.showResult(data)
 		if (name === "turn.finished") this.#finishText(data)
 		if (name === "turn.cancelled" && data.text && !this.#answer.text) this.#answer.addText(data.text)
 		this.#close(name, data)
-		return announce(t(ENDS[name], {reason: data.message ?? ""}))
+		return announce(t(ENDS[name], {reason: why(data)}))
 	}
 
-	/** Where the end's text is not what was streamed last, the log knows. */
 	#finishText({text = "", html}) {
 		const shown = bare(this.#answer.text)
 		const last = this.#answer.endsWith(TextPart) ? this.#answer.lastText : null
@@ -221,7 +222,7 @@ export class Turn {
 
 	#close(name, data) {
 		this.#outcome = {name, data}
-		if (name === "turn.failed") this.#answer.note("problem", "failed", {reason: data.message || data.code})
+		if (name === "turn.failed") this.#answer.note("problem", "failed", {get reason() { return why(data) }})
 		if (name === "turn.cancelled") this.#answer.note("note", "cancelled")
 		if (data.stopped_by) this.#answer.note("note", `stopped_${data.stopped_by}`)
 		this.#end(data)

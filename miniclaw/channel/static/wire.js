@@ -86,7 +86,7 @@ export class Wire {
 		}
 		const {msg_type: type, payload} = frame
 		if (type === "error") {
-			// What could not be read has no id: it was the only one that waits for an answer.
+			// What the server could not read has no id there.
 			const id = payload.reply_to ?? (this.#pending.size === 1 ? this.#pending.keys().next().value : null)
 			const isAnswer = this.#settle(id, null, new Refusal(payload.code, payload.message))
 			if (!isAnswer) this.onFailed(payload)
