@@ -169,7 +169,7 @@ async def test_what_is_sent_during_a_long_tool_waits_its_turn_and_its_place_is_t
         second = await send(claw, "quick", session_id=first.session_id)
         await eventually(lambda: [event for event in events if event.name == "turn.queued"])
         (queued,) = [event for event in events if event.name == "turn.queued"]
-        assert (queued.turn_id, queued.data) == (second.turn_id, {"position": 1})
+        assert (queued.turn_id, queued.data["position"]) == (second.turn_id, 1)
         release.set()
         ends = [await outcome(claw, receipt.turn_id) for receipt in (first, second)]
         assert [end["name"] for end in ends] == ["turn.finished"] * 2
