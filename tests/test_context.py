@@ -179,7 +179,7 @@ def test_what_is_sent_is_legal_keeps_the_last_question_and_fits_the_window(
     asked, said = last_user(history), log[-1][0]["content"]
     if asked != said:
         assert asked.endswith(CUT) and said.startswith(asked.removesuffix(CUT))
-        assert estimate_tokens(said) > 0.8 * window - estimate_tokens(system) - 3 * LEAST_SHARE
+        assert estimate_tokens(said) > 0.2 * window, "a short one is sent whole"
     assert history[0]["role"] == "user", "a turn was cut in half"
     whole = view.messages()
     assert [m["role"] for m in history[1:]] == [m["role"] for m in whole[len(whole) - len(history) + 1 :]]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import random
+import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +16,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from miniclaw import text as text_module
 from miniclaw.front_matter import FrontMatter, FrontMatterProblem, parse_front_matter
 from miniclaw.text import (
     display_width,
@@ -182,6 +187,40 @@ COUNTED: dict[str, list[dict[str, Any]]] = json.loads(
 def test_the_estimate_is_within_fifteen_percent_of_the_exact_count(kind: str) -> None:
     for sample in COUNTED[kind]:
         assert estimate_tokens(sample["text"]) == pytest.approx(sample["tokens"], rel=0.15)
+
+
+def test_base64_costs_more_than_words_do_and_a_name_with_capitals_does_not() -> None:
+    sample = base64.b64encode(random.Random(1).randbytes(700)).decode()
+    lines = "\n".join(sample[start : start + 76] for start in range(0, len(sample), 76))
+    assert estimate_tokens(sample) == pytest.approx(640, rel=0.15)  # by `o200k_base`
+    assert estimate_tokens(lines) == pytest.approx(651, rel=0.15)
+    assert estimate_tokens("someVeryLongCamelCaseIdentifierNumber1ThatGoesOnAndOn2AndOnForever" * 2) < 50
+    assert estimate_tokens((lines + "\n") * 1000) == pytest.approx(651_000, rel=0.15)
+
+
+def test_tiktoken_counts_where_its_vocabulary_is_at_hand_and_is_not_even_imported_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = hashlib.sha1(
+        b"https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
+    ).hexdigest()
+    (tmp_path / "tiktoken.py").write_text(
+        "class Encoding:\n def encode_ordinary(self, text): return [0] * 1234\n"
+        "def get_encoding(name):\n assert name == 'o200k_base'\n return Encoding()\n",
+        encoding="utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
+    found = []
+    for _ in range(2):
+        text_module._exact.cache_clear()
+        found.append(
+            (estimate_tokens("one two"), estimate_tokens("a " * 20_001) == 1234, "tiktoken" in sys.modules)
+        )
+        (tmp_path / name).touch()
+    monkeypatch.delitem(sys.modules, "tiktoken")
+    text_module._exact.cache_clear()
+    assert found == [(2, False, False), (1234, False, True)]
 
 
 PUBLISHED = [
