@@ -23,7 +23,7 @@ from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.models import MemoryRecord, MemorySearchResult
 from miniclaw.memory.short_term import CUT, LEAST_SHARE, ShortTermMemory
 from miniclaw.session.history import HistoryView, legal, message_tokens
-from miniclaw.text import estimate_tokens
+from miniclaw.tokens import estimate_tokens
 from tests.support.agent import eventually, outcome, say, send
 from tests.support.claw import running_claw
 from tests.support.client import RawClient, raw_client
@@ -179,7 +179,7 @@ def test_what_is_sent_is_legal_keeps_the_last_question_and_fits_the_window(
     asked, said = last_user(history), log[-1][0]["content"]
     if asked != said:
         assert asked.endswith(CUT) and said.startswith(asked.removesuffix(CUT))
-        assert estimate_tokens(said) > 0.2 * window, "a short one is sent whole"
+        assert estimate_tokens(said) > LEAST_SHARE, "a short one is sent whole"
     assert history[0]["role"] == "user", "a turn was cut in half"
     whole = view.messages()
     assert [m["role"] for m in history[1:]] == [m["role"] for m in whole[len(whole) - len(history) + 1 :]]

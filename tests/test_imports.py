@@ -33,6 +33,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
         "notify",
         "metrics",
         "text",
+        "tokens",
         "file_kinds",
         "file_text",
         "front_matter",

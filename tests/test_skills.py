@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from miniclaw.cli import main
 from miniclaw.errors import SkillError
 from miniclaw.skills import BUNDLED, Skill, SkillLoader, SkillManager, skill_tools
-from miniclaw.text import estimate_tokens
+from miniclaw.tokens import estimate_tokens
 from miniclaw.tools import ToolRegistry
 from miniclaw.tools.builtins.order_status_tool import get_order_status
 

@@ -16,15 +16,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from miniclaw import text as text_module
+from miniclaw import tokens
 from miniclaw.front_matter import FrontMatter, FrontMatterProblem, parse_front_matter
 from miniclaw.text import (
     display_width,
-    estimate_tokens,
     fold,
     split_text,
     tokenize,
 )
+from miniclaw.tokens import estimate_tokens
 
 MARKS = "a" + "\u0315" * 40_000 + "\u0300" * 40_000
 """Normalising this in one piece takes many seconds."""
@@ -213,13 +213,13 @@ def test_tiktoken_counts_where_its_vocabulary_is_at_hand_and_is_not_even_importe
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     found = []
     for _ in range(2):
-        text_module._exact.cache_clear()
+        tokens._exact.cache_clear()
         found.append(
             (estimate_tokens("one two"), estimate_tokens("a " * 20_001) == 1234, "tiktoken" in sys.modules)
         )
         (tmp_path / name).touch()
     monkeypatch.delitem(sys.modules, "tiktoken")
-    text_module._exact.cache_clear()
+    tokens._exact.cache_clear()
     assert found == [(2, False, False), (1234, False, True)]
 
 

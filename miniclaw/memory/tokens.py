@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Final
 
-from miniclaw.text import estimate_tokens
+from miniclaw.tokens import estimate_tokens
 
 __all__ = ["cut_to_tokens", "estimate_tokens"]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
-from miniclaw.text import estimate_tokens
+from miniclaw.tokens import estimate_tokens
 
 __all__ = [
     "INTERRUPTED",

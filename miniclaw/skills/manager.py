@@ -16,7 +16,8 @@ from typing import Any, Final
 from miniclaw.errors import SkillError
 from miniclaw.skills.loader import Signature, SkillLoader, finding_at
 from miniclaw.skills.models import Skill, SkillFinding
-from miniclaw.text import estimate_tokens, fold, tokenize
+from miniclaw.text import fold, tokenize
+from miniclaw.tokens import estimate_tokens
 
 __all__ = ["BUNDLED", "SkillManager"]
 
@@ -252,10 +253,6 @@ class SkillManager:
         ]
 
 
-def _cost(line: str) -> int:
-    return estimate_tokens(line + "\n")
-
-
 def _weight(terms: Iterable[str]) -> int:
     """How much the terms tell: a pair of CJK characters less than a word, a single one nothing."""
     return sum(3 if term.isascii() else 2 for term in terms)
@@ -283,16 +280,16 @@ def _pattern(word: str) -> re.Pattern[str]:
 def _listing(skills: tuple[tuple[str, str], ...], token_limit: int) -> str:
     """Names and descriptions within a limit; the same at every turn until a skill changes."""
     lines = [f"- {name}" for name, _ in skills]
-    left = token_limit - _cost(_HEADER) - _cost(_MORE.format(len(skills)))
+    left = token_limit - estimate_tokens(_HEADER + "\n") - estimate_tokens(_MORE.format(len(skills)))
     count = 0
-    while count < len(lines) and left >= (cost := _cost(lines[count])):
+    while count < len(lines) and left >= (cost := estimate_tokens(lines[count] + "\n")):
         left -= cost
         count += 1
     if count == 0:
         return ""
     for index, (name, description) in enumerate(skills[:count]):
         line = f"- {name}: {' '.join(description.split())}"
-        extra = _cost(line) - _cost(lines[index])
+        extra = estimate_tokens(line + "\n") - estimate_tokens(lines[index] + "\n")
         if extra <= left:
             left -= extra
             lines[index] = line
