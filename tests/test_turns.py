@@ -15,12 +15,14 @@ from miniclaw.gateway.protocol import Inbound, ReplyTarget
 from miniclaw.identity import Identities
 from miniclaw.redis.desk import RedisLedger, RedisOnce
 from miniclaw.redis.link import RedisLink
+from miniclaw.redis.outbox import RedisOutbox
 from miniclaw.redis.storage import RedisStorage
 from miniclaw.redis.turns import RedisTurns
 from miniclaw.session.models import Entry, Turn, Usage
-from miniclaw.session.once import OnceOnly
-from miniclaw.session.outbox import Delivery
-from miniclaw.session.ports import Accepted, Turns
+from miniclaw.session.once import OnceOnly, dedupe_key
+from miniclaw.session.outbox import Delivery, Outbox
+from miniclaw.session.ports import Accepted, Deliveries, Turns
+from miniclaw.session.rows import note_key
 from miniclaw.session.sqlite import SQLiteStorage
 from miniclaw.session.storage import SessionStorage
 from miniclaw.session.turns import DEDUPE_LIFETIME, TurnStore
@@ -695,6 +697,35 @@ async def test_a_session_made_by_hand_can_be_named_by_its_user(turns: Turns, kep
     await storage_in(kept).save(make_session("ses_mine", user_id="ann"))
     turn = await accepted(turns, text_message(session_id="ses_mine"))
     assert turn.session_id == "ses_mine"
+
+
+def outbox_in(kept: Kept, clock: FakeClock) -> Deliveries:
+    if isinstance(kept, RedisLink):
+        return RedisOutbox(kept, node="n", lease=30.0, clock=clock)
+    return Outbox(kept, clock=clock)
+
+
+@pytest.mark.parametrize("first", ["told", "taken"])
+async def test_of_two_copies_of_a_message_never_one_is_told_to_come_again_and_one_is_run(
+    turns: Turns, kept: Kept, clock: FakeClock, first: str
+) -> None:
+    outbox, ids = outbox_in(kept, clock), ("event:1", "msg:1")
+    message = slack(msg_id="a", typed=True, dedupe=ids)
+    keys = [dedupe_key("slack", "T1", each) for each in ids]
+    target = ReplyTarget(conversation="C1")
+    row = Delivery(
+        **{"key": note_key(message), "n": 0, "part": 0, "turn_id": "", "user_id": "", "channel": "slack"},
+        **{"account": "T1", "conversation": "C1", "target": target, "text": "busy", "state": "sent"},
+    )
+    if first == "told":
+        assert await outbox.notice([row], unless=keys)
+        with pytest.raises(ProtocolError) as refused:
+            await turns.accept(message, take)
+        assert refused.value.code == "ignored" and (await counts(kept))["turns"] == 0
+    else:
+        await accepted(turns, message)
+        assert not await outbox.notice([row], unless=keys)
+        assert not await outbox.has(row.key)
 
 
 # --- strangers, and messages that do not name the agent ---------------------------------------------------

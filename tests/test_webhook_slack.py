@@ -30,6 +30,7 @@ from miniclaw.channel_settings import SlackAccount
 from miniclaw.cli import main
 from miniclaw.errors import ProtocolError, StorageError
 from miniclaw.gateway.protocol import Inbound
+from miniclaw.session.outbox import Outbox
 from tests.support.agent import eventually
 from tests.support.claw import running_claw
 from tests.support.inside import database_of
@@ -720,6 +721,37 @@ async def test_a_message_that_was_not_taken_is_not_run_when_its_twin_comes(tmp_p
         await one.say("too many", channel="D1", ts=ts, event_id="EvTwin")
         busy, *answers = await one.answers(2)
         assert "not taken" in busy and answers == ["echo: runs", "echo: waits"] and one.turns() == 2
+
+
+async def test_a_message_whose_twin_is_taken_while_it_is_being_refused_is_not_told_to_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, told, tell_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def held(messages: list[Message]) -> LLMResponse:
+        await go_on.wait()
+        return await echo(messages)
+
+    async def later(outbox: Outbox, *rows: Any, **more: Any) -> Any:
+        told.set()
+        await tell_on.wait()
+        return await notice(outbox, *rows, **more)
+
+    notice = Outbox.notice
+    monkeypatch.setattr(Outbox, "notice", later)
+    few: dict[str, Any] = {"stream": False, "limits.waiting_per_session": 1}
+    async with workspace(tmp_path, [held] * 3, **few) as one:
+        await one.say("runs", channel="D1")
+        await eventually(lambda: one.claw.mailbox.load["running"] == 1)
+        await one.say("waits", channel="D1")
+        refused = asyncio.create_task(one.say("twice", channel="D1", ts="7.7"))
+        await told.wait()
+        go_on.set()
+        await one.answers(2)
+        await one.say("twice", channel="D1", ts="7.7", event_id="EvTwin")
+        tell_on.set()
+        await refused
+        assert await one.answers(3) == ["echo: runs", "echo: waits", "echo: twice"]
 
 
 async def test_a_command_that_arrives_as_two_events_is_told_once(tmp_path: Path) -> None:

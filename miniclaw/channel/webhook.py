@@ -253,8 +253,8 @@ class WebhookChannel(Channel):
             if receipt.turn_id is not None:
                 return await self._show(receipt.turn_id)
             if text := await self._notices.text(inbound, receipt):
-                if receipt.status == "busy":
-                    await self._notices.note(inbound, text)
+                if receipt.status == "busy" and not await self._notices.note(inbound, text):
+                    return Answer(hang_up=True)  # a copy was taken meanwhile: the next one shows its turn
                 return self.platform.show(inbound.msg_id, Standing(text=text))
         else:
             await self._notices.tell(inbound, receipt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Mapping
 from typing import Final
@@ -15,8 +14,10 @@ from miniclaw.errors import StorageError
 from miniclaw.gateway.dispatcher import Dispatcher
 from miniclaw.gateway.protocol import Inbound, Receipt, TextPayload
 from miniclaw.identity import Identities
+from miniclaw.session.once import dedupe_key
 from miniclaw.session.outbox import Delivery, DeliveryState
 from miniclaw.session.ports import Deliveries
+from miniclaw.session.rows import note_key
 
 __all__ = ["Notices"]
 
@@ -58,13 +59,17 @@ class Notices:
         except StorageError as error:
             logger.error("a reply to %s could not be stored: %s", inbound.msg_id, error)
 
-    async def note(self, inbound: Inbound, text: str) -> None:
-        """Keep that a person was told in the platform's answer; raises `StorageError`."""
-        await self._store(inbound, text, state="sent")
+    async def note(self, inbound: Inbound, text: str) -> bool:
+        """Keep that a person is told in the platform's answer; `False`: a copy of the message was taken meanwhile.
+
+        Raises:
+            StorageError: it could not be kept.
+        """
+        return await self._store(inbound, text, state="sent")
 
     async def has_told(self, inbound: Inbound) -> bool:
         """Whether a person had such a reply to this message: one that was told to write again is not run as well."""
-        return inbound.typed and await self._outbox.has(f"{_key(inbound)}.0")
+        return inbound.typed and await self._outbox.has(note_key(inbound))
 
     async def text(self, inbound: Inbound, receipt: Receipt) -> str:
         """What there is to say of a message that started no turn; empty = nothing."""
@@ -80,12 +85,12 @@ class Notices:
             return command_text(str(receipt.name), receipt.result)
         return receipt.message if receipt.status == "refused" and receipt.code != "ignored" else ""
 
-    async def _store(self, inbound: Inbound, text: str, *, state: DeliveryState = "pending") -> None:
+    async def _store(self, inbound: Inbound, text: str, *, state: DeliveryState = "pending") -> bool:
         assert inbound.reply_to is not None
-        moment, key = self._clock(), _key(inbound)
+        moment = self._clock()
         rows = [
             Delivery(
-                key=f"{key}.{part}",
+                key=note_key(inbound, part),
                 n=0,
                 part=part,
                 turn_id="",
@@ -101,11 +106,10 @@ class Notices:
             )
             for part, piece in enumerate(self._channels[inbound.channel].split(text))
         ]
-        await self._outbox.notice(rows)
+        ids = inbound.dedupe if inbound.typed else ()
+        taken = [dedupe_key(inbound.channel, inbound.account, each) for each in ids]
+        if not await self._outbox.notice(rows, unless=taken):
+            return False
         if state == "pending":
             self._dispatcher.take_up(rows[0])
-
-
-def _key(inbound: Inbound) -> str:
-    said = "\x1f".join((inbound.channel, inbound.account, inbound.msg_id))
-    return f"note_{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()[:24]}"
+        return True

@@ -271,6 +271,7 @@ register('accept', function(p, args)
     local first = redis.call('HMGET', ids[i], 's', 't')
     if first[2] then return {'duplicate', first[1], first[2]} end
   end
+  if a.note and redis.call('EXISTS', p .. 'dl:' .. a.note) == 1 then return {'error', 'told'} end
   if tonumber(redis.call('GET', p .. 'waiting') or '0') >= a.max_waiting then return {'error', 'overloaded'} end
   local ahead = 0
   if sid then
@@ -484,9 +485,13 @@ register('open_stream', function(p, a)
   return {}
 end)
 
--- rows
+-- rows, keys of a message of which none must have become a turn
 register('notice', function(p, a)
+  for _, key in ipairs(cjson.decode(a[2])) do
+    if redis.call('HEXISTS', p .. 'd:' .. key, 't') == 1 then return 0 end
+  end
   for _, d in ipairs(cjson.decode(a[1])) do insert_delivery(p, d) end
+  return 1
 end)
 
 -- key, node ('' = anybody), changes, what becomes of it: open, sent, dead or begun; milliseconds for a sent one

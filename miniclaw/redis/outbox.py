@@ -96,9 +96,10 @@ class RedisOutbox:
         """See `Outbox.keep_stream`."""
         await self._change(key, {"handle": handle or "", "uncertain": 0}, "open", by_anybody=True)
 
-    async def notice(self, rows: Sequence[Delivery]) -> None:
+    async def notice(self, rows: Sequence[Delivery], *, unless: Collection[str] = ()) -> bool:
         """See `Outbox.notice`."""
-        await self._link.call("notice", json.dumps([row_of(row) for row in rows]), waits=False)
+        given = (json.dumps([row_of(row) for row in rows]), json.dumps(list(unless)))
+        return bool(await self._link.call("notice", *given, waits=False))
 
     async def begin(self, delivery: Delivery) -> bool:
         """See `Outbox.begin`; refused where another gateway has taken over."""

@@ -19,7 +19,8 @@ from miniclaw.redis.uploads import RedisUploads
 from miniclaw.session.models import Entry, Turn, TurnState, Usage
 from miniclaw.session.outbox import Delivery
 from miniclaw.session.ports import Accepted
-from miniclaw.session.turns import DEDUPE_LIFETIME
+from miniclaw.session.rows import note_key
+from miniclaw.session.turns import DEDUPE_LIFETIME, TOLD
 from miniclaw.settings import LimitSettings
 from miniclaw.upload_store import KEEP_UNSENT, named_uploads, no_upload
 
@@ -32,6 +33,7 @@ _REFUSALS: Final = {
     "session_not_found": "There is no such session.",
     "pairing": "the sender is not known here",
     "ignored": "the sender is not known here",
+    "told": TOLD,
     "unknown": "it does not name the agent, nor is its conversation known",
     "overloaded": "Too many messages are waiting; send it again in a moment.",
     "session_busy": "This session has too many messages waiting; wait for answers.",
@@ -90,6 +92,7 @@ class RedisTurns:
             "uploads": named_uploads(inbound),
             "keep_unsent": KEEP_UNSENT,
             "new_turn": (new_turn := new_id("turn")),
+            **({"note": note_key(inbound)} if inbound.typed else {}),
         }
         envelope = json.dumps({**self._envelope(inbound), **more})
         self.accepting(new_turn, True)
@@ -238,5 +241,5 @@ def day_of(moment: float) -> str:
 
 def _refused(code: str, inbound: Inbound) -> ProtocolError:
     reply_to = inbound.msg_id if code == "session_not_found" else None
-    known = "ignored" if code == "unknown" else code
+    known = "ignored" if code in ("unknown", "told") else code
     return ProtocolError(known, _REFUSALS[code], reply_to=reply_to)

@@ -146,9 +146,21 @@ class Outbox:
         """The platform shows the answer under this handle; with `None` it surely shows nothing."""
         await self._update(key, "handle = ?, uncertain = 0", handle)
 
-    async def notice(self, rows: Sequence[Delivery]) -> None:
-        """Store the parts of a text that belongs to no turn, such as "busy"; one with the same key once."""
-        await self._db.write(lambda connection: insert_deliveries(connection, rows))
+    async def notice(self, rows: Sequence[Delivery], *, unless: Collection[str] = ()) -> bool:
+        """Store the parts of a text that belongs to no turn, such as "busy"; one with the same key once.
+
+        `False`, and nothing is stored, where a copy of the message has become a turn: `unless` are its
+        de-duplication keys. From then on no copy does.
+        """
+        query = "SELECT 1 FROM dedupe WHERE key = ? AND turn_id IS NOT NULL"
+
+        def operation(connection: sqlite3.Connection) -> bool:
+            if any(connection.execute(query, (key,)).fetchone() for key in unless):
+                return False
+            insert_deliveries(connection, rows)
+            return True
+
+        return await self._db.write(operation)
 
     async def begin(self, delivery: Delivery) -> bool:
         """Commit `sending` before the platform is called; `False` when it is not to be sent any more."""

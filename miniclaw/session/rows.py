@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from typing import Any, Final
@@ -9,7 +10,7 @@ from typing import Any, Final
 from miniclaw.gateway.protocol import Inbound
 from miniclaw.session.models import Turn
 
-__all__ = ["TURN_COLUMNS", "UNREADABLE", "readable_turn", "session_key", "turn_of"]
+__all__ = ["TURN_COLUMNS", "UNREADABLE", "note_key", "readable_turn", "session_key", "turn_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,12 @@ def session_key(inbound: Inbound, scope: str) -> str | None:
     if inbound.conversation is None:
         return None
     return "\x1f".join((inbound.channel, inbound.account, inbound.conversation, inbound.thread or "", scope))
+
+
+def note_key(inbound: Inbound, part: int = 0) -> str:
+    """The key of the delivery that tells a person of a message which started no turn."""
+    said = "\x1f".join((inbound.channel, inbound.account, inbound.msg_id))
+    return f"note_{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()[:24]}.{part}"
 
 
 def readable_turn(row: tuple[Any, ...]) -> Turn | None:

@@ -16,7 +16,7 @@ from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage
 from miniclaw.session.once import dedupe_key
 from miniclaw.session.outbox import Delivery, insert_deliveries
 from miniclaw.session.ports import Accepted
-from miniclaw.session.rows import TURN_COLUMNS, UNREADABLE, readable_turn, session_key, turn_of
+from miniclaw.session.rows import TURN_COLUMNS, UNREADABLE, note_key, readable_turn, session_key, turn_of
 from miniclaw.session.sqlite import append_entries, check_fence, insert_session
 from miniclaw.session.usage import count_usage
 from miniclaw.upload_store import claim_uploads
@@ -25,6 +25,7 @@ __all__ = ["Accepted", "TurnStore"]
 
 DEDUPE_LIFETIME: Final = 48 * 3600.0
 """Seconds for which a message is known again; the promise is 24 hours."""
+TOLD: Final = "its sender was told of it, such as to send it again"
 
 
 class TurnStore:
@@ -48,7 +49,8 @@ class TurnStore:
                 nothing is stored and no id is claimed.
 
         Raises:
-            ProtocolError: the session or an upload is unknown or another's, or `reserve` refused.
+            ProtocolError: the session or an upload is unknown or another's, or `reserve` refused; `ignored`
+                where its sender was told of it: see `Outbox.notice`.
         """
         return await self._db.write(lambda connection: self._accept(connection, inbound, reserve))
 
@@ -221,6 +223,9 @@ class TurnStore:
             query = "SELECT session_id, turn_id FROM dedupe WHERE key = ? AND turn_id IS NOT NULL"
             if first := connection.execute(query, (key,)).fetchone():
                 return Accepted(session_id=first[0], turn_id=first[1], turn=None)
+        query = "SELECT 1 FROM deliveries WHERE key = ?"
+        if inbound.typed and connection.execute(query, (note_key(inbound),)).fetchone():
+            raise ProtocolError("ignored", TOLD)
         if session_id is None:
             session_id = self._make_session(connection, inbound, scope)
         reserve(session_id)
