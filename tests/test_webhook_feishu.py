@@ -862,6 +862,7 @@ def test_nothing_but_the_check_of_the_address_comes_unsigned() -> None:
     PLATFORM.verify(unsigned)
     assert PLATFORM.parse(unsigned) == Answer(body={"challenge": "c1"})
     assert refusal(request(message("hi"), headers={})) == "unauthorized"
+    assert refusal(request(check | {"more": "x" * 20_000}, headers={})) == "unauthorized"
     assert refusal(request(check | {"token": "no"}, headers={})) == "unauthorized"
     assert refusal(raw_request(json.dumps(check).encode(), {})) == "unauthorized"  # not encrypted
     assert refusal(raw_request(b"{}", {})) == refusal(raw_request(b"\xff", {})) == "unauthorized"

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.channel.platforms.client import MARK, AccessToken
-from miniclaw.channel.platforms.wecom import WeComPlatform, read_xml
+from miniclaw.channel.platforms.wecom import ENVELOPE_BYTES, WeComPlatform, read_xml
 from miniclaw.channel.platforms.wecom_api import KNOWN_SECONDS, WeComApi
 from miniclaw.channel.platforms.wecom_crypto import WeComCrypto
 from miniclaw.channel.standins.base import Event, Fault
@@ -505,6 +505,11 @@ def test_xml_that_declares_anything_is_bad_before_its_signature_is_looked_at(env
 @pytest.mark.parametrize("body", [b"", b"<xml>", b"{}", b"\xff\xfe<", b"<xml></xml>", b"no xml" * 9])
 def test_an_envelope_without_anything_signed_is_unauthorized(body: bytes) -> None:
     assert refusal(request(SOUND, body=body)) == "unauthorized"
+
+
+@pytest.mark.parametrize("more", [b"<a/>" * 60, b"<a>" * 60 + b"</a>" * 60, b" " * ENVELOPE_BYTES])
+def test_of_what_nobody_is_known_to_have_signed_little_is_read(more: bytes) -> None:
+    assert refusal(request(SOUND, body=SOUND.body.replace(b"<xml>", b"<xml>" + more, 1))) == "unauthorized"
 
 
 def encrypted_by(crypto: WeComCrypto, inner: str) -> WebhookRequest:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.channel.platforms.wecom import ENVELOPE_BYTES
 from miniclaw.channel.platforms.wecom_bot import CLOSE_SECONDS, CUT, LATER, LOST, NOTHING, WeComBotPlatform
 from miniclaw.channel.platforms.wecom_crypto import WeComCrypto
 from miniclaw.channel.standins.base import Event, Fault
@@ -543,6 +544,10 @@ def test_an_envelope_without_anything_signed_is_unauthorized(body: bytes) -> Non
     assert refusal(request(SOUND, body=body)) == "unauthorized"
 
 
+def test_of_what_nobody_is_known_to_have_signed_little_is_read() -> None:
+    assert refusal(request(SOUND, body=SOUND.body + b" " * ENVELOPE_BYTES)) == "unauthorized"
+
+
 def test_what_is_for_an_app_is_unauthorized() -> None:
     assert refusal(signed(WeComCrypto("tok", KEY, "ww1").encrypt("{}"))) == "unauthorized"
 
@@ -550,7 +555,7 @@ def test_what_is_for_an_app_is_unauthorized() -> None:
 @pytest.mark.parametrize(
     "encrypted",
     [5, "no base64", "AAAA"]
-    + [CRYPTO.encrypt(text) for text in ("", "[]", "{}", '{"msgtype":"text"}', "[" * 100_000)]
+    + [CRYPTO.encrypt(text) for text in ("", "[]", "{}", '{"msgtype":"text"}', "[" * 90_000)]
     + [CRYPTO.encrypt(json.dumps({"msgtype": "stream", "stream": {"id": "\ud83d"}}))]
     + [CRYPTO.encrypt(json.dumps({**message("hi"), "from": {}}))]
     + [CRYPTO.encrypt(json.dumps(message("hi", chattype="group")))],

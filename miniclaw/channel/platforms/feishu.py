@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 NOTED: Final = Answer(body={})
 """Taken, and nothing is run."""
 DIRECT: Final = ("p2p", "private")
+CHECK_BYTES: Final = 16 * 1024
+"""Of the check of the address, which alone is read without a signature where there is an Encrypt Key."""
 SCOPES: Final = {"approve": "once", "once": "once", "session": "session", "always": "always"}
 """What a button approves, by its decision."""
 _OLD_AT = re.compile(r"<at [^<>]*>([^<>]*)</at>")
@@ -57,6 +59,8 @@ class FeishuPlatform(FeishuApi):
         is_signed = self._settings.encrypt_key is not None and "X-Lark-Signature" in request.headers
         if is_signed:
             self._check_signature(request)
+        elif self._settings.encrypt_key is not None and len(request.body) > CHECK_BYTES:
+            raise ProtocolError("unauthorized", "the request is not signed")
         try:
             body = self._open(request.body)
         except UNREADABLE as error:

@@ -19,8 +19,12 @@ from miniclaw.config import Clock
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import FileRef, Inbound, Receipt, ReplyTarget
 
-__all__ = ["WeComPlatform", "read_xml"]
+__all__ = ["WeComPlatform", "envelope_of", "read_xml"]
 
+ENVELOPE_BYTES: Final = 128 * 1024
+"""Of a request that anybody may have sent; WeCom's own have a few thousand, and a long quote 30,000."""
+ENVELOPE_ELEMENTS: Final = 50
+"""Of its XML; WeCom's has four."""
 _DECLARED = re.compile(rb"<!(?!\[CDATA\[)|&")
 """A DOCTYPE, an entity or a comment: nothing that WeCom puts around what it encrypts."""
 _NO_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
@@ -48,7 +52,7 @@ class WeComPlatform(WeComApi):
         """Refuse XML that declares anything; then check the signature, and for whom the message is."""
         if _DECLARED.search(request.body):
             raise ProtocolError("bad_message", "the XML holds a DOCTYPE or an entity")
-        outer = {} if request.method == "GET" else _outer(request.body)
+        outer = {} if request.method == "GET" else _outer(request)
         encrypted = echo_of(request) if request.method == "GET" else outer.get("Encrypt", "")
         check_query(self._crypto, request, encrypted)
         text = opened(self._crypto, encrypted)
@@ -61,7 +65,7 @@ class WeComPlatform(WeComApi):
         """A check of the address, a message, or an event."""
         if request.method == "GET":
             return Answer(text=opened(self._crypto, echo_of(request)))
-        message = _inner(opened(self._crypto, _outer(request.body)["Encrypt"]))
+        message = _inner(opened(self._crypto, _outer(request)["Encrypt"]))
         try:
             return self._event(message) if message["MsgType"] == "event" else self._message(message)
         except (KeyError, ValueError) as error:
@@ -111,23 +115,42 @@ class _NoDoctype(ElementTree.TreeBuilder):
         raise ValueError("a DOCTYPE")
 
 
-def read_xml(text: str) -> dict[str, str]:
+class _Small(_NoDoctype):
+    """What is not trusted yet must not keep the event loop from everybody else."""
+
+    left = ENVELOPE_ELEMENTS
+
+    def start(self, *element: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ValueError("too many elements")
+        return super().start(*element)
+
+
+def read_xml(text: str, builder: type[ElementTree.TreeBuilder] = _NoDoctype) -> dict[str, str]:
     """The fields of WeCom's flat XML, CDATA as it is.
 
     Raises:
-        ValueError: it is no XML, or declares a document type.
+        ValueError: it is no XML, declares a document type, or is more than the builder takes.
     """
     try:
-        root = ElementTree.fromstring(text, parser=ElementTree.XMLParser(target=_NoDoctype()))
+        root = ElementTree.fromstring(text, parser=ElementTree.XMLParser(target=builder()))
     except ElementTree.ParseError as error:
         raise ValueError(f"no XML: {error}") from error
     return {child.tag: child.text or "" for child in root}
 
 
-def _outer(body: bytes) -> dict[str, str]:
+def envelope_of(request: WebhookRequest) -> bytes:
+    """A body whose signature is not checked yet; raises `ValueError` for one that is larger than any of WeCom's."""
+    if len(request.body) > ENVELOPE_BYTES:
+        raise ValueError("it is too large")
+    return request.body
+
+
+def _outer(request: WebhookRequest) -> dict[str, str]:
     """The envelope, of which nothing is believed before its signature is checked."""
     try:
-        return read_xml(body.decode())
+        return read_xml(envelope_of(request).decode(), _Small)
     except ValueError as error:
         raise ProtocolError("unauthorized", f"the envelope cannot be read: {error}") from error
 

@@ -18,7 +18,7 @@ from miniclaw.channel.dialects import to_wecom_bot
 from miniclaw.channel.markup import split_markdown
 from miniclaw.channel.platforms.client import PlatformClient, is_on
 from miniclaw.channel.platforms.spoken import spoken, stable_id
-from miniclaw.channel.platforms.wecom import check_query, echo_of, opened
+from miniclaw.channel.platforms.wecom import check_query, echo_of, envelope_of, opened
 from miniclaw.channel.platforms.wecom_api import WeComError, size, wecom_answer
 from miniclaw.channel.platforms.wecom_crypto import WeComCrypto
 from miniclaw.channel.questions import question_text
@@ -214,7 +214,7 @@ def _encrypted(request: WebhookRequest) -> str:
     if request.method == "GET":
         return echo_of(request)
     try:
-        return str(_object(request.body)["encrypt"])
+        return str(_object(envelope_of(request))["encrypt"])
     except UNREADABLE as error:
         raise ProtocolError("unauthorized", f"the envelope cannot be read: {type(error).__name__}") from error
 
