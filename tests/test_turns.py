@@ -18,6 +18,7 @@ from miniclaw.redis.link import RedisLink
 from miniclaw.redis.outbox import RedisOutbox
 from miniclaw.redis.storage import RedisStorage
 from miniclaw.redis.turns import RedisTurns
+from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Turn, Usage
 from miniclaw.session.once import OnceOnly, dedupe_key
 from miniclaw.session.outbox import Delivery, Outbox
@@ -697,6 +698,43 @@ async def test_a_session_made_by_hand_can_be_named_by_its_user(turns: Turns, kep
     await storage_in(kept).save(make_session("ses_mine", user_id="ann"))
     turn = await accepted(turns, text_message(session_id="ses_mine"))
     assert turn.session_id == "ses_mine"
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_a_conversation_goes_on_where_it_was_led_and_the_session_that_it_left_stays(
+    turns: Turns, kept: Kept, clock: FakeClock, direct: bool
+) -> None:
+    storage, manager = storage_in(kept), SessionManager(storage_in(kept), clock=clock)
+
+    async def said(msg_id: str) -> str:
+        return (await accepted(turns, slack(msg_id=msg_id, direct=direct, thread="7"))).session_id
+
+    old = await said("a")
+    loaded = await manager.get(old)
+    assert loaded is not None
+    there = await turns.identify(slack(direct=direct, thread="7"))
+    new = await turns.enter(there, None)
+    assert new != old and await said("b") == new
+    made = await storage.load(new)
+    assert made is not None and (made.user_id, made.thread) == (there.scope, "7")
+    await manager.update(loaded, title="kept")  # which knows nothing of its place any more
+    assert await said("c") == new
+    assert await turns.enter(there, old) == old and await said("d") == old
+    elsewhere = (await accepted(turns, slack(msg_id="e", direct=direct))).session_id
+    assert await turns.enter(there, elsewhere) == await said("f") == elsewhere
+    assert (await accepted(turns, slack(msg_id="g", direct=direct))).session_id not in (old, new, elsewhere)
+
+
+async def test_a_conversation_is_led_to_no_session_of_others(turns: Turns) -> None:
+    here = await accepted(turns, slack(msg_id="a"))
+    group = await accepted(turns, slack(msg_id="b", direct=False))
+    other = await accepted(turns, slack(msg_id="c", sender="U2"))
+    there = await turns.identify(slack())
+    for session_id in (group.session_id, other.session_id, "ses_none"):
+        with pytest.raises(ProtocolError) as refused:
+            await turns.enter(there, session_id)
+        assert refused.value.code == "session_not_found"
+    assert (await accepted(turns, slack(msg_id="d"))).session_id == here.session_id
 
 
 def outbox_in(kept: Kept, clock: FakeClock) -> Deliveries:

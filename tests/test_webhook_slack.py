@@ -754,6 +754,33 @@ async def test_a_message_whose_twin_is_taken_while_it_is_being_refused_is_not_to
         assert await one.answers(3) == ["echo: runs", "echo: waits", "echo: twice"]
 
 
+@pytest.mark.parametrize("place", [{"channel": "D1"}, {"channel": "C1", "thread_ts": "5.5"}])
+async def test_new_fork_and_resume_lead_the_conversation_to_another_session(
+    tmp_path: Path, place: dict[str, Any]
+) -> None:
+    async def all_said(messages: list[Message]) -> LLMResponse:
+        return LLMResponse(text=" ".join(str(m["content"]) for m in messages if m["role"] == "user"))
+
+    async with workspace(tmp_path, [all_said] * 5, stream=False) as one:
+
+        async def say(text: str) -> str:
+            shown = len(one.slack.shown)
+            await one.say(f"<@{BOT}> {text}", **place)
+            await one.slack.until(lambda: len(one.slack.shown) > shown)
+            return one.slack.shown[-1].text
+
+        assert await say("a") == "a"
+        [old] = await one.claw.sessions.list()
+        await say("!new")
+        assert await say("b") == "b" and await say("c") == "b c"
+        await say("!fork")
+        assert await say("d") == "b c d"
+        assert old.session_id in await say("!sessions")
+        await say(f"!resume {old.session_id}")
+        assert await say("e") == "a e"
+        assert {session.user_id for session in await one.claw.sessions.list()} == {old.user_id}
+
+
 async def test_a_command_that_arrives_as_two_events_is_told_once(tmp_path: Path) -> None:
     async with workspace(tmp_path, []) as one:
         for number, kind in enumerate(("app_mention", "message")):

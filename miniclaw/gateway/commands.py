@@ -47,6 +47,8 @@ from miniclaw.tools.exports import tools_view
 
 __all__ = ["Commands"]
 
+Action = Callable[[Inbound, Any], Awaitable[dict[str, Any]]]
+
 
 class Commands:
     """Carries out commands: most at once, past the mailbox; a few in it, in the order of the session."""
@@ -83,14 +85,21 @@ class Commands:
         args = validate(command, payload)
         if command.queued:
             return await self._queue(inbound)
-        action: Callable[[Inbound, Any], Awaitable[dict[str, Any]]] = getattr(self, f"_{payload.name}")
+        action: Action = getattr(self, f"_{payload.name}")
         if command.changes:
             key = (inbound.channel, inbound.account or _user(inbound), inbound.msg_id)
-            result = await self._c.once.run(key, lambda: action(inbound, args))
+            result = await self._c.once.run(key, lambda: self._act(action, inbound, args))
         else:
-            result = await action(inbound, args)
+            result = await self._act(action, inbound, args)
         session_id = result.get("session_id") if payload.name in ENTERING else None
         return Receipt(status="answered", name=payload.name, result=result, session_id=session_id)
+
+    async def _act(self, action: Action, inbound: Inbound, args: Args) -> dict[str, Any]:
+        """Carry it out; a platform's conversation goes on in the session that it was led to."""
+        result = await action(inbound, args)
+        if inbound.conversation is not None and action in (self._fork, self._resume):
+            await self._c.turns.enter(inbound, result["session_id"])
+        return result
 
     async def run_queued(
         self, session: Session, name: str, args: Mapping[str, Any], ask: Ask
@@ -118,6 +127,8 @@ class Commands:
         return {"commands": [{"name": name, "about": c.about} for name, c in COMMANDS.items()]}
 
     async def _new(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        if inbound.conversation is not None:
+            return {"session_id": await self._c.turns.enter(inbound, None)}
         session = await self._c.sessions.get_or_create(_user(inbound), inbound.channel)
         return {"session_id": session.session_id}
 

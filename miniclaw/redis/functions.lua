@@ -123,7 +123,26 @@ register('save', function(p, a)
       if name:sub(1, 2) == 'm:' and not meta[name:sub(3)] then redis.call('HDEL', p .. 's:' .. a[1], name) end
     end
   end
-  save(p, a[1], cjson.decode(a[3]), meta, a[2])
+  local given = cjson.decode(a[3])
+  if a[5] ~= 'whole' then -- its place is left alone: a conversation may have gone on elsewhere
+    local s = fields(redis.call('HGETALL', p .. 's:' .. a[1]))
+    given.key, given.thread = s.key, s.thread
+  end
+  save(p, a[1], given, meta, a[2])
+end)
+
+-- sid, the fields of a new session, 'new' or '': whether the conversation of their key goes on there.
+register('enter', function(p, a)
+  local given = cjson.decode(a[2])
+  if a[3] ~= 'new' then
+    local s = fields(redis.call('HGETALL', p .. 's:' .. a[1]))
+    if s.user_id ~= given.user_id then return 0 end
+    given.channel, given.created_at = s.channel, s.created_at
+  end
+  local left = redis.call('HGET', p .. 'keys', given.key)
+  if left then redis.call('HDEL', p .. 's:' .. left, 'key') end
+  save(p, a[1], given, {}, '')
+  return 1
 end)
 
 -- sid, fence, entries

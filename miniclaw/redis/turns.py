@@ -19,7 +19,7 @@ from miniclaw.redis.uploads import RedisUploads
 from miniclaw.session.models import Entry, Turn, TurnState, Usage
 from miniclaw.session.outbox import Delivery
 from miniclaw.session.ports import Accepted
-from miniclaw.session.rows import note_key
+from miniclaw.session.rows import note_key, session_key
 from miniclaw.session.turns import DEDUPE_LIFETIME, TOLD
 from miniclaw.settings import LimitSettings
 from miniclaw.upload_store import KEEP_UNSENT, named_uploads, no_upload
@@ -130,6 +130,16 @@ class RedisTurns:
             raise _refused(answer[1], inbound)
         found = {"user_id": answer[1], "scope": answer[2], "session_id": answer[3] or None}
         return inbound.model_copy(update=found)
+
+    async def enter(self, inbound: Inbound, session_id: str | None) -> str:
+        """See `TurnStore.enter`."""
+        scope, entered, moment = inbound.scope or inbound.user_id, session_id or new_id("ses"), repr(self._clock())
+        place = {"key": session_key(inbound, scope or ""), "thread": inbound.thread, "channel": inbound.channel}
+        fields = {**place, "user_id": scope, "created_at": moment, "updated_at": moment}
+        given = json.dumps({name: value for name, value in fields.items() if value is not None})
+        if not await self._link.call("enter", entered, given, "" if session_id else "new", waits=False):
+            raise _refused("session_not_found", inbound)
+        return entered
 
     def _envelope(self, inbound: Inbound) -> dict[str, Any]:
         names = ("channel", "account", "sender", "user_id", "scope", "conversation", "thread", "session_id")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -124,6 +124,16 @@ class SQLiteStorage(SessionStorage):
         def operation(connection: sqlite3.Connection) -> None:
             check_fence(connection, fence)
             insert_session(connection, session)
+
+        await self._db.write(operation)
+
+    async def merge(self, session: Session, changes: Mapping[str, Any], *, fence: int | None = None) -> None:
+        """See `SessionStorage.merge`; its place is left alone: a conversation may have gone on elsewhere."""
+        row = (encode_json(session.metadata).decode(), session.updated_at, session.session_id)
+
+        def operation(connection: sqlite3.Connection) -> None:
+            check_fence(connection, fence)
+            connection.execute("UPDATE sessions SET metadata = ?, updated_at = ? WHERE session_id = ?", row)
 
         await self._db.write(operation)
 

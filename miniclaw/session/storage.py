@@ -52,7 +52,7 @@ class SessionStorage(ABC):
         """Store everything but the log; makes the session if it is new."""
 
     async def merge(self, session: Session, changes: Mapping[str, Any], *, fence: int | None = None) -> None:
-        """Store a session of which only these metadata have changed; `None` = the key is gone."""
+        """Store a session of which only these metadata and its time have changed; `None` = the key is gone."""
         await self.save(session, fence=fence)
 
     @abstractmethod

@@ -162,6 +162,30 @@ class TurnStore:
 
         return inbound.model_copy(update=await self._db.write(operation))
 
+    async def enter(self, inbound: Inbound, session_id: str | None) -> str:
+        """Let the conversation of an identified message go on in that session, or in a new one; returns which.
+
+        The one in which it went on so far stays, with what runs and waits in it, and can be entered again.
+
+        Raises:
+            ProtocolError: `session_not_found`: there is none, or it is not of the message's scope.
+        """
+        scope = inbound.scope or inbound.user_id or ""
+
+        def operation(connection: sqlite3.Connection) -> str:
+            place = (session_key(inbound, scope), inbound.thread, self._clock(), session_id, scope)
+            connection.execute("UPDATE sessions SET key = NULL WHERE key = ?", place[:1])
+            if session_id is None:
+                return self._make_session(connection, inbound, scope)
+            statement = (
+                "UPDATE sessions SET key = ?, thread = ?, updated_at = ? WHERE session_id = ? AND user_id = ?"
+            )
+            if not connection.execute(statement, place).rowcount:
+                raise ProtocolError("session_not_found", "There is no such session.")
+            return session_id
+
+        return await self._db.write(operation)
+
     async def open_turns(self, channels: Collection[str]) -> list[Turn]:
         """Turns of these channels that a former process left waiting or running, in order of arrival."""
         marks = ", ".join("?" * len(channels))
