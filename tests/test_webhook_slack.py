@@ -352,6 +352,52 @@ async def test_an_error_for_good_is_a_dead_letter_at_once(tmp_path: Path, code: 
         assert state == "dead" and code in error
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("chat.startStream", "cut", stored=True),
+        Fault("chat.startStream", "status", 502, stored=True),
+        Fault("chat.startStream", "status", 502),
+        Fault("chat.startStream", "hang", stored=True),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("at_once")
+async def test_a_stream_of_which_slack_did_not_tell_is_the_only_answer_and_ends(
+    tmp_path: Path, fault: Fault
+) -> None:
+    text = "a **long** answer, in words " * 9
+    quick = {"delivery.timeout": 0.3} if fault.kind == "hang" else {}
+    script = [LLMResponse(text="a **long** answer"), LLMResponse(text=text)]  # one like the other
+    async with workspace(tmp_path, script, typing=4, **quick) as one:
+        await one.say(f"<@{BOT}> hi", ts="5.5")
+        await one.answers(1)
+        one.slack.faults.append(fault)
+        await one.say("go on", thread_ts="5.5")
+        assert await one.answers(2) == ["a **long** answer", text]
+        assert "chat.startStream" in [name for name, _ in one.slack.calls]
+        assert not any(shown.is_open for shown in one.slack.shown)
+
+
+@pytest.mark.parametrize("kind", ["status", "cut"])
+async def test_an_answer_that_went_to_the_channel_for_want_of_its_thread_is_found_there(
+    tmp_path: Path, kind: Any
+) -> None:
+    class Gone(SlackStandin):
+        def _answer(self, method: str, body: dict[str, Any]) -> dict[str, Any] | str:
+            is_gone = body.get("thread_ts") or method == "conversations.replies"
+            return "thread_not_found" if is_gone else super()._answer(method, body)
+
+        def fault_of(self, method: str) -> Fault | None:
+            is_second = [name for name, _ in self.calls].count("chat.postMessage") == 2
+            return super().fault_of(method) if is_second else None
+
+    async with workspace(tmp_path, [echo], slack=Gone(bot_user_id=BOT), stream=False) as one:
+        one.slack.faults.append(Fault("chat.postMessage", kind, 500, stored=True))
+        await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == ["echo: hi"]
+
+
 # --- slash commands, buttons, files, accounts -------------------------------------------------------------
 
 
@@ -423,6 +469,22 @@ async def test_a_button_decides_once_and_gives_way_to_the_decision(
         await one.slack.until(lambda: len(question.raw["blocks"]) == 1)
         [[state]] = database_of(one.claw).read("SELECT state FROM approvals")
         assert state == ("approved" if ok else "denied")
+
+
+async def test_a_slash_commands_question_is_seen_where_the_bot_may_not_post(tmp_path: Path) -> None:
+    class Outside(SlackStandin):
+        def _answer(self, method: str, body: dict[str, Any]) -> dict[str, Any] | str:
+            return "not_in_channel" if method == "chat.postMessage" else super()._answer(method, body)
+
+    script = [call("memory_delete", memory_id="mem_x"), LLMResponse(text="done")]
+    async with workspace(tmp_path, script, slack=Outside(bot_user_id=BOT)) as one:
+        await command(one, "forget it")
+        await one.slack.until(lambda: one.slack.shown)
+        [question] = one.slack.shown
+        [asked] = [line for line in question.text.splitlines() if line.startswith("!approve ")]
+        await command(one, asked.partition("  ")[0], "t2")
+        assert "done" in await one.answers()
+        assert sum("please confirm" in shown.text for shown in one.slack.shown) == 1
 
 
 async def test_a_question_that_a_restart_leaves_open_is_shown_once_and_answered_by_text(

@@ -73,13 +73,11 @@ class SlackApi:
             return handle
         if not text.strip():
             return None  # blanks between parts, or a command about which there is nothing to say
-        if repeat and (found := await self._find(target, key)) is not None:
-            # What is there may be the beginning of a streamed answer.
-            channel, ts = _place(found)
-            await self._call("chat.update", {"channel": channel, "ts": ts, "markdown_text": text})
+        if repeat and (found := await self._find(target, key, text)) is not None:
+            await self._finish(found, text, key)  # what is there may be the beginning of a streamed answer
             return found
         marked = MARK + text if repeat else text
-        if target.url is not None and not key.startswith("apr_") and await self._respond(target.url, marked):
+        if target.url is not None and await self._respond(target.url, marked):
             return None
         return await self._post(target, marked, key, key)
 
@@ -88,8 +86,8 @@ class SlackApi:
     ) -> str | None:
         """A stream in a thread; elsewhere a message that is updated.
 
-        A stream carries nothing of ours before its end, so where nobody knows whether it began it cannot be
-        found again, and a text like it may be another answer's. The answer comes beside it then, marked.
+        A stream carries nothing of ours before its end, so where Slack did not say whether it began it is known
+        again by its text alone; see `_is_begun`.
         """
         if target.url is not None or not self._settings.stream:
             return None
@@ -105,12 +103,16 @@ class SlackApi:
         }
         try:
             begun = await self._call("chat.startStream", body)
+            handle = f"{STREAMED}{target.conversation}:{begun['ts']}"
         except DeliveryError as error:
-            if not error.permanent:
+            if error.permanent:  # a workspace or channel that takes no streams
+                return await self._post(target, text, key, f"{key}.begin")
+            if not error.unknown:
                 raise
-            # A workspace or channel that takes no streams.
-            return await self._post(target, text, key, f"{key}.begin")
-        handle = f"{STREAMED}{target.conversation}:{begun['ts']}"
+            found = await self._look(target, key, text)
+            if found is None:
+                raise DeliveryError(f"{error}, and no stream is there") from error
+            handle = found
         self._shown[handle] = text
         return handle
 
@@ -158,7 +160,13 @@ class SlackApi:
         ]
         blocks = [{"type": "markdown", "text": about}, {"type": "actions", "elements": buttons}]
         body = {"text": about[:1000], "blocks": blocks, "metadata": _metadata(key)}
-        return await self._say(target, body)
+        try:
+            return await self._say(target, body)
+        except DeliveryError as error:
+            # A slash command works where the bot may not post; the commands below the question do as well.
+            if not error.permanent or target.url is None or not await self._respond(target.url, about):
+                raise
+            return ""
 
     async def close_approval(
         self, target: ReplyTarget, handle: str, question: dict[str, Any], decision: str
@@ -191,7 +199,7 @@ class SlackApi:
         try:
             posted = await self._call("chat.postMessage", sent)
         except DeliveryError as error:
-            if not str(error).endswith(": thread_not_found"):
+            if not _is_thread_gone(error):
                 raise
             logger.info("the thread %s is gone; the reply goes into the channel", target.thread)
             posted = await self._call("chat.postMessage", {**sent, "thread_ts": None})
@@ -203,7 +211,8 @@ class SlackApi:
         shown = self._shown.pop(handle, None)
         if handle.startswith(STREAMED):
             try:
-                await self._call("chat.stopStream", {"channel": channel, "ts": ts})
+                stop = {"channel": channel, "ts": ts, "metadata": _metadata(key)}
+                await self._call("chat.stopStream", stop)
             except DeliveryError as error:
                 if not error.permanent:
                     raise
@@ -212,8 +221,16 @@ class SlackApi:
             body = {"channel": channel, "ts": ts, "markdown_text": text, "metadata": _metadata(key)}
             await self._call("chat.update", body)
 
-    async def _find(self, target: ReplyTarget, key: str) -> str | None:
-        """The message that an earlier try of this delivery posted; `None` where none is found or can be looked for."""
+    async def _find(self, target: ReplyTarget, key: str, text: str = "") -> str | None:
+        """The same as `_look`; `None` also where Slack does not let us look."""
+        try:
+            return await self._look(target, key, text)
+        except DeliveryError as error:
+            logger.info("Slack does not let us look for %s: %s", key, error)
+            return None
+
+    async def _look(self, target: ReplyTarget, key: str, text: str) -> str | None:
+        """The message that an earlier try of this delivery posted, or the stream that one began with this text."""
         method, body = "conversations.history", {"channel": target.conversation}
         if target.thread is not None:
             method, body = "conversations.replies", {**body, "ts": target.thread}
@@ -222,13 +239,25 @@ class SlackApi:
         try:
             found = await self._call(method, {**body, **since}, form=True)
         except DeliveryError as error:
-            logger.info("Slack does not let us look for %s: %s", key, error)
-            return None
+            if target.thread is None or not _is_thread_gone(error):
+                raise
+            return await self._look(target.model_copy(update={"thread": None}), key, text)
+        begun = None
         for message in found.get("messages") or ():
-            metadata = message.get("metadata") or {}
-            if metadata.get("event_type") == EVENT and metadata.get("event_payload", {}).get("key") == key:
-                return f"{target.conversation}:{message['ts']}"
-        return None
+            handle, metadata = f"{target.conversation}:{message['ts']}", message.get("metadata") or {}
+            if metadata.get("event_type") == EVENT:
+                if metadata.get("event_payload", {}).get("key") == key:
+                    return handle
+            elif f"{STREAMED}{handle}" not in self._shown and self._is_begun(message, text):
+                begun = f"{STREAMED}{handle}"
+        return begun
+
+    def _is_begun(self, message: dict[str, Any], text: str) -> bool:
+        """Whether it is a stream of ours without an end and says how this text begins, by letters: Slack rewrites
+        Markdown. All that have ended carry a key."""
+        said = _letters(str(message.get("text") or ""))
+        is_open = message.get("user") == self.bot_user_id and message.get("streaming_state") != "completed"
+        return is_open and said != "" and _letters(text).startswith(said)
 
     async def _respond(self, url: str, text: str) -> bool:
         """Answer a slash command at its own URL; `False` when that is used up, so that it is posted instead."""
@@ -283,6 +312,14 @@ class SlackApi:
 
 def _metadata(key: str) -> dict[str, Any]:
     return {"event_type": EVENT, "event_payload": {"key": key}}
+
+
+def _is_thread_gone(error: DeliveryError) -> bool:
+    return str(error).endswith(": thread_not_found")
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text))
 
 
 def _place(handle: str) -> tuple[str, str]:

@@ -86,9 +86,15 @@ class SlackStandin(Standin):
                     else "invalid_arguments"
                 )
             case "conversations.replies" | "conversations.history":
-                found = [one for one in self.shown if one.conversation == body.get("channel")]
-                return {"messages": [{"ts": one.id, **one.raw} for one in found]}
+                place = (str(body.get("channel")), body.get("ts"))
+                found = [one for one in self.shown if (one.conversation, one.thread) == place]
+                after = [one for one in found if one.id > str(body.get("oldest") or "")]
+                return {"messages": [self._as_listed(one) for one in after]}
         return self._change(method, body, text)
+
+    def _as_listed(self, one: Shown) -> dict[str, Any]:
+        state = {"streaming_state": "in_progress"} if one.is_open else {}
+        return {"ts": one.id, "user": self._bot_user_id, "text": one.text, **state, **one.raw}
 
     def _post(self, body: dict[str, Any], *, is_open: bool) -> dict[str, Any] | str:
         text = body.get("markdown_text") or _text_of(body)
@@ -109,6 +115,7 @@ class SlackStandin(Standin):
                     return "message_not_in_streaming_state"
                 message.text += text
                 message.is_open = method == "chat.appendStream"
+                message.raw.update({"metadata": body["metadata"]} if "metadata" in body else {})
             case "chat.update":
                 if message.is_open:
                     return "streaming_state_conflict"
