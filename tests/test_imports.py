@@ -73,7 +73,15 @@ LARGER: dict[str, tuple[int, str]] = {
     "settings.py": (350, "every setting and its default on one page"),
     "memory/long_term.py": (340, "all that can be done with a memory, and what each may raise, on one page"),
     "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
-    "gateway/commands.py": (305, "every command of the protocol on one page"),
+    "channel/platforms/slack_api.py": (
+        340,
+        "all that is asked of Slack, and how what it kept to itself is found",
+    ),
+    "session/turns.py": (
+        330,
+        "the inbox: what must be one transaction with a message or an end, on one page",
+    ),
+    "gateway/commands.py": (315, "every command of the protocol on one page"),
     "gateway/events.py": (335, "the bus, and the feed of a turn wherever it runs"),
     "redis/queue.py": (360, "one session's way through a node: entry, lease, turn, and what is lost"),
     "redis/relay.py": (475, "what goes out, what comes in and what was missed share one table of readers"),

@@ -750,11 +750,9 @@ async def test_of_two_copies_of_a_message_never_one_is_told_to_come_again_and_on
     outbox, ids = outbox_in(kept, clock), ("event:1", "msg:1")
     message = slack(msg_id="a", typed=True, dedupe=ids)
     keys = [dedupe_key("slack", "T1", each) for each in ids]
-    target = ReplyTarget(conversation="C1")
-    row = Delivery(
-        **{"key": note_key(message), "n": 0, "part": 0, "turn_id": "", "user_id": "", "channel": "slack"},
-        **{"account": "T1", "conversation": "C1", "target": target, "text": "busy", "state": "sent"},
-    )
+    fields: dict[str, Any] = {"key": note_key(message), "turn_id": "", "user_id": "", "channel": "slack"}
+    fields |= {"n": 0, "part": 0, "account": "T1", "conversation": "C1", "text": "busy", "state": "sent"}
+    row = Delivery(**fields, target=ReplyTarget(conversation="C1"))
     if first == "told":
         assert await outbox.notice([row], unless=keys)
         with pytest.raises(ProtocolError) as refused:

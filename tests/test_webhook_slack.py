@@ -360,14 +360,13 @@ async def test_an_error_for_good_is_a_dead_letter_at_once(tmp_path: Path, code: 
         Fault("chat.startStream", "status", 502),
         Fault("chat.startStream", "hang", stored=True),
     ],
-    ids=str,
 )
 @pytest.mark.usefixtures("at_once")
 async def test_a_stream_of_which_slack_did_not_tell_is_the_only_answer_and_ends(
     tmp_path: Path, fault: Fault
 ) -> None:
     text = "a **long** answer, in words " * 9
-    quick = {"delivery.timeout": 0.3} if fault.kind == "hang" else {}
+    quick: dict[str, Any] = {"delivery.timeout": 0.3} if fault.kind == "hang" else {}
     script = [LLMResponse(text="a **long** answer"), LLMResponse(text=text)]  # one like the other
     async with workspace(tmp_path, script, typing=4, **quick) as one:
         await one.say(f"<@{BOT}> hi", ts="5.5")

@@ -290,7 +290,7 @@ register('accept', function(p, args)
     local first = redis.call('HMGET', ids[i], 's', 't')
     if first[2] then return {'duplicate', first[1], first[2]} end
   end
-  if a.note and redis.call('EXISTS', p .. 'dl:' .. a.note) == 1 then return {'error', 'told'} end
+  if redis.call('EXISTS', p .. 'dl:' .. a.note) == 1 then return {'error', 'told'} end
   if tonumber(redis.call('GET', p .. 'waiting') or '0') >= a.max_waiting then return {'error', 'overloaded'} end
   local ahead = 0
   if sid then

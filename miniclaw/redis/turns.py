@@ -92,7 +92,6 @@ class RedisTurns:
             "uploads": named_uploads(inbound),
             "keep_unsent": KEEP_UNSENT,
             "new_turn": (new_turn := new_id("turn")),
-            **({"note": note_key(inbound)} if inbound.typed else {}),
         }
         envelope = json.dumps({**self._envelope(inbound), **more})
         self.accepting(new_turn, True)
@@ -133,8 +132,16 @@ class RedisTurns:
 
     async def enter(self, inbound: Inbound, session_id: str | None) -> str:
         """See `TurnStore.enter`."""
-        scope, entered, moment = inbound.scope or inbound.user_id, session_id or new_id("ses"), repr(self._clock())
-        place = {"key": session_key(inbound, scope or ""), "thread": inbound.thread, "channel": inbound.channel}
+        scope, entered, moment = (
+            inbound.scope or inbound.user_id,
+            session_id or new_id("ses"),
+            repr(self._clock()),
+        )
+        place = {
+            "key": session_key(inbound, scope or ""),
+            "thread": inbound.thread,
+            "channel": inbound.channel,
+        }
         fields = {**place, "user_id": scope, "created_at": moment, "updated_at": moment}
         given = json.dumps({name: value for name, value in fields.items() if value is not None})
         if not await self._link.call("enter", entered, given, "" if session_id else "new", waits=False):
@@ -145,6 +152,7 @@ class RedisTurns:
         names = ("channel", "account", "sender", "user_id", "scope", "conversation", "thread", "session_id")
         given = {name: getattr(inbound, name) for name in (*names, "direct", "strangers", "only_known")}
         minted = {"new_user": new_id("u"), "new_group": new_id("grp"), "now": repr(self._clock())}
+        minted["note"] = note_key(inbound) if inbound.typed else ""
         return {**{name: value for name, value in given.items() if value is not None}, **minted}
 
     async def begin(self, turn: Turn, *, fence: int | None) -> Turn | None:

@@ -11,8 +11,9 @@ from miniclaw.config import Clock
 from miniclaw.db import Database
 from miniclaw.gateway.protocol import ReplyTarget
 
-__all__ = ["Delivery", "DeliveryState", "Outbox", "insert_deliveries"]
+__all__ = ["DELIVERY_BY_KEY", "Delivery", "DeliveryState", "Outbox", "insert_deliveries"]
 
+DELIVERY_BY_KEY: Final = "SELECT 1 FROM deliveries WHERE key = ?"
 DeliveryState = Literal["streaming", "pending", "sending", "sent", "dead"]
 
 _COLUMNS: Final = (
@@ -98,7 +99,7 @@ class Outbox:
 
     async def has(self, key: str) -> bool:
         """Whether there is such a row, sent or not."""
-        return bool(self._db.read("SELECT 1 FROM deliveries WHERE key = ?", (key,)))
+        return bool(self._db.read(DELIVERY_BY_KEY, (key,)))
 
     async def of_user(self, user_id: str | None) -> list[Delivery]:
         """The latest rows that are not sent, of one user or of all; dead letters among them."""

@@ -14,7 +14,7 @@ from miniclaw.gateway.protocol import Inbound, encode_json, new_id
 from miniclaw.identity import Identities
 from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage
 from miniclaw.session.once import dedupe_key
-from miniclaw.session.outbox import Delivery, insert_deliveries
+from miniclaw.session.outbox import DELIVERY_BY_KEY, Delivery, insert_deliveries
 from miniclaw.session.ports import Accepted
 from miniclaw.session.rows import TURN_COLUMNS, UNREADABLE, note_key, readable_turn, session_key, turn_of
 from miniclaw.session.sqlite import append_entries, check_fence, insert_session
@@ -247,8 +247,7 @@ class TurnStore:
             query = "SELECT session_id, turn_id FROM dedupe WHERE key = ? AND turn_id IS NOT NULL"
             if first := connection.execute(query, (key,)).fetchone():
                 return Accepted(session_id=first[0], turn_id=first[1], turn=None)
-        query = "SELECT 1 FROM deliveries WHERE key = ?"
-        if inbound.typed and connection.execute(query, (note_key(inbound),)).fetchone():
+        if inbound.typed and connection.execute(DELIVERY_BY_KEY, (note_key(inbound),)).fetchone():
             raise ProtocolError("ignored", TOLD)
         if session_id is None:
             session_id = self._make_session(connection, inbound, scope)

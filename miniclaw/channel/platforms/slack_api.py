@@ -253,8 +253,10 @@ class SlackApi:
         return begun
 
     def _is_begun(self, message: dict[str, Any], text: str) -> bool:
-        """Whether it is a stream of ours without an end and says how this text begins, by letters: Slack rewrites
-        Markdown. All that have ended carry a key."""
+        """Whether it is a stream of ours that has no end yet (an ended one carries a key) and says how this text begins.
+
+        Letters alone are looked at, since Slack rewrites Markdown.
+        """
         said = _letters(str(message.get("text") or ""))
         is_open = message.get("user") == self.bot_user_id and message.get("streaming_state") != "completed"
         return is_open and said != "" and _letters(text).startswith(said)
