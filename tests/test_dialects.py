@@ -54,6 +54,7 @@ def test_what_every_dialect_knows_stays_as_it_is(to_dialect: Callable[[str], str
         ),
         ("    <a>\n    ```", "`<a>`\n```", "&lt;a&gt;  \n\\`\\`\\`"),
         ("```\nopen", "`open`", "open"),
+        ("```some words", "```some words", "```some words"),
         ("- > a\n\n  ```\n  b\n  ```", "- > a\n\n  `b`", "- > a\n\n  b"),
     ],
 )

@@ -789,9 +789,10 @@ async def test_a_message_that_names_nobody_is_taken_only_where_the_conversation_
     second = await turns.accept(text_message(msg_id="a", only_known=True, **aside), take)
     assert second.session_id == first.session_id and second.turn is not None
     stranger = {**aside, "sender": "U2", "strangers": "pair"}
-    with pytest.raises(ProtocolError) as refused:
-        await turns.accept(text_message(msg_id="c", only_known=True, **stranger), take)
-    assert refused.value.code == "pairing"
+    for is_aside, code in ((True, "ignored"), (False, "pairing")):  # a code is for whoever turns to the agent
+        with pytest.raises(ProtocolError) as refused:
+            await turns.accept(text_message(msg_id="c", only_known=is_aside, **stranger), take)
+        assert refused.value.code == code
 
 
 @pytest.mark.parametrize(("policy", "code"), [("pair", "pairing"), ("refuse", "ignored")])

@@ -815,6 +815,16 @@ async def test_a_message_whose_twin_is_taken_while_it_is_being_refused_is_not_to
         assert await one.answers(3) == ["echo: runs", "echo: waits", "echo: twice"]
 
 
+async def test_a_command_that_lacks_something_says_so_in_words_for_people(tmp_path: Path) -> None:
+    async with workspace(tmp_path, []) as one:
+        for number, (text, told) in enumerate(
+            (("!delete", "/delete SESSION_ID"), ("!clear", "said here yet"))
+        ):
+            await one.say(text, channel="D1")
+            await one.slack.until(lambda: len(one.slack.shown) > number)  # noqa: B023
+            assert told in one.slack.shown[-1].text
+
+
 @pytest.mark.parametrize("place", [{"channel": "D1"}, {"channel": "C1", "thread_ts": "5.5"}])
 async def test_new_fork_and_resume_lead_the_conversation_to_another_session(
     tmp_path: Path, place: dict[str, Any]

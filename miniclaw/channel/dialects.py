@@ -68,12 +68,16 @@ class _Dialect:
     tag = _IMAGE_OR_PING
 
     def shown(self, text: str) -> str:
-        """The whole text, without blank lines around it; as it is where it is too much or too deep to be parsed."""
+        """The whole text, without blank lines around it; as it is where it is too much or too deep to be parsed.
+
+        So is one of which nothing would be shown, such as a fence's line that nothing follows.
+        """
         tokens = parsed(_PARSER, text)
-        if tokens is None or any(token.level >= DEEP - 1 for token in tokens):
-            lines = text.strip("\r\n").splitlines()
-            return self.inert(self.line_end.join(lines))
-        return self.inert("\n".join(self._blocks(iter(tokens), in_item=False)))
+        if tokens is not None and all(token.level < DEEP - 1 for token in tokens):
+            shown = "\n".join(self._blocks(iter(tokens), in_item=False))
+            if shown.strip():
+                return self.inert(shown)
+        return self.inert(self.line_end.join(text.strip("\r\n").splitlines()))
 
     def inert(self, text: str) -> str:
         """What is about to be sent, in which nothing is an image or calls people, whatever stood before it.

@@ -253,4 +253,7 @@ def validate(command: Command, payload: CommandPayload) -> Args:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"])) or "args"
+        if first["type"] == "missing":
+            text = f"`{payload.name}` needs `{where}`, such as `/{payload.name} {where.upper()}`."
+            raise ProtocolError("bad_arguments", text) from error
         raise ProtocolError("bad_arguments", f"`{payload.name}`: `{where}`: {first['msg']}.") from error

@@ -116,7 +116,9 @@ class Commands:
 
     async def _queue(self, inbound: Inbound) -> Receipt:
         if inbound.session_id is None:
-            raise ProtocolError("bad_arguments", "There is no current session; name one as `session_id`.")
+            is_there = "Nothing has been said here yet" if inbound.typed else "There is no current session"
+            more = "say something first" if inbound.typed else "name one as `session_id`"
+            raise ProtocolError("bad_arguments", f"{is_there}; {more}.")
         assert self._ingress is not None
         return await self._ingress.accept(inbound)
 

@@ -247,7 +247,8 @@ local function find(p, a)
     user = redis.call('HGET', p .. 'people', person)
     if not user then
       if a.strangers ~= 'serve' then
-        return nil, nil, nil, nil, {'error', a.strangers == 'pair' and 'pairing' or 'ignored'}
+        local is_asked = a.strangers == 'pair' and not a.only_known
+        return nil, nil, nil, nil, {'error', is_asked and 'pairing' or 'ignored'}
       end
       user = a.new_user
       new[#new + 1] = {'people', person, user}

@@ -309,7 +309,8 @@ class TurnStore:
             return self._identities.user_for(connection, *person)
         known = self._identities.known(connection, *person)
         if known is None:
-            code = "pairing" if inbound.strangers == "pair" else "ignored"
+            is_asked = inbound.strangers == "pair" and not inbound.only_known  # people talk among themselves
+            code = "pairing" if is_asked else "ignored"
             raise ProtocolError(code, "the sender is not known here")
         return known
 
