@@ -152,6 +152,16 @@ def test_no_empty_code_block_is_left_where_a_cut_falls_on_the_end_of_one(prefix:
             assert all(token.content.strip() for token in BLOCKS.parse(part) if token.type == "fence")
 
 
+@pytest.mark.parametrize(("first", "more"), [("- ", "  "), ("1. ", "   "), ("> ", "> ")])
+def test_what_follows_a_list_whose_code_block_was_never_closed_is_no_code(first: str, more: str) -> None:
+    code = "".join(f"{more}line {number}\n" for number in range(60))
+    parts = split_markdown(f"{first}```py\n{code}\nbehind it\n", 400)
+    assert len(parts) > 2 and max(map(len, parts)) <= 400
+    tokens = [token for part in parts for token in MarkdownIt().parse(part)]
+    fenced = [token.content for token in tokens if token.type == "fence"]
+    assert "".join(fenced).split() == [word for n in range(60) for word in ("line", str(n))]
+
+
 def test_a_block_that_is_too_deep_to_be_named_again_is_cut_as_it_is() -> None:
     text = "> " * 25 + "```\n" + ("> " * 25 + "code\n") * 50
     assert "".join(split_markdown(text, 400)) == text

@@ -93,8 +93,13 @@ def parts_of(text: str, limit: int, *, measure: Callable[[str], int] = len) -> l
             end = ending.behind
         if end <= position:
             continue
-        part = text[position:end]
         opened, closed = around(position), around(end)
+        if opened is not None and opened.end == opened.behind < end:
+            # Its list or quotation ended before it was closed; here nothing but this would end it.
+            head = opened.head(in_line=text[position - 1] not in "\r\n")
+            parts.append((head, text[position : opened.end], opened.tail))
+            position, opened = opened.end, None
+        part = text[position:end]
         if opened is not None:
             head = opened.head(in_line=text[position - 1] not in "\r\n")
         else:
