@@ -911,12 +911,19 @@ async def test_a_body_that_never_ends_is_not_waited_for(
     assert not any(record.exc_info or record.name.startswith("aiohttp") for record in caplog.records)
 
 
-async def test_too_many_bodies_at_once_are_hung_up_on(
+async def test_of_too_many_bodies_at_once_the_slowest_give_way_to_what_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("miniclaw.channel.webhook.READERS", 0)
-    async with workspace(tmp_path, []) as one:
-        assert await begin_post(one, b"{}") is None
+    monkeypatch.setattr("miniclaw.channel.webhook.READERS", 2)
+    async with workspace(tmp_path, [echo] * 3) as one:
+        slow = [asyncio.create_task(begin_post(one, b"{", [("Content-Length", "9")])) for _ in range(3)]
+        done, _ = await asyncio.wait(slow, return_when=asyncio.FIRST_COMPLETED)
+        assert [task.result() for task in done] == [408]
+        await one.say("hi", channel="D1")
+        assert await one.answers() == ["echo: hi"]
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
 
 
 async def begin_post(
@@ -945,7 +952,8 @@ async def begin_post(
             assert not line or b"content-length: 0\r\n" in rest  # nobody is told why
     except ConnectionResetError:
         line = b""
-    writer.close()
+    finally:
+        writer.close()
     return int(line.split()[1]) if line else None
 
 

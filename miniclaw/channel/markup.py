@@ -94,15 +94,13 @@ def parts_of(text: str, limit: int, *, measure: Callable[[str], int] = len) -> l
         if end <= position:
             continue
         opened, closed = around(position), around(end)
+        head = opened.head(in_line=text[position - 1] not in "\r\n") if opened is not None else ""
         if opened is not None and opened.end == opened.behind < end:
             # Its list or quotation ended before it was closed; here nothing but this would end it.
-            head = opened.head(in_line=text[position - 1] not in "\r\n")
             parts.append((head, text[position : opened.end], opened.tail))
             position, opened = opened.end, None
         part = text[position:end]
-        if opened is not None:
-            head = opened.head(in_line=text[position - 1] not in "\r\n")
-        else:
+        if opened is None:
             head = _list_before(text, position, end, fences[bisect_left(starts, position) :][:1])
         line = "" if closed is None or part.endswith(("\r", "\n")) else "\n"
         parts.append((head, part, line + closed.tail if closed else ""))

@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 QUEUE: Final = 1024
 """Requests between the HTTP server and the pump; a further one waits, within its time limit."""
 READERS: Final = 256
-"""Bodies that are read at once, of which nobody knows yet who sends them."""
+"""Bodies that are read at once, of which nobody knows yet who sends them; more end the oldest."""
 STORE_SECONDS: Final = 2.5
 """How long storing may take before the platform is told to try again; Slack waits three seconds."""
 
@@ -148,7 +148,8 @@ class WebhookChannel(Channel):
         self._message_bytes = message_bytes
         self._clock = clock
         self._queue: asyncio.Queue[Inbound] = asyncio.Queue(QUEUE)
-        self._reading = 0
+        self._reading: dict[asyncio.Timeout, None] = {}
+        """The time limit of each body that is on its way, the oldest first."""
         self._unsettled: dict[int, asyncio.Future[Receipt]] = {}
 
     def routes(self) -> list[Route]:
@@ -213,12 +214,16 @@ class WebhookChannel(Channel):
             return Answer(status=413)
         if {each.lower() for each in request.headers.getall("Content-Encoding", ())} - {"identity"}:
             return Answer(status=400)  # signatures are over what was sent, and no platform compresses
-        if self._reading >= READERS:
+        if len(self._reading) >= READERS:  # platforms take no time: whoever is slow gives way
             logger.warning("%s webhook: %d bodies are on their way already", self.name, READERS)
-            return Answer(hang_up=True)
-        self._reading += 1
+            oldest = next(iter(self._reading))
+            del self._reading[oldest]
+            if not oldest.expired():
+                oldest.reschedule(0.0)
+        limit = asyncio.timeout(self.body_seconds)
         try:
-            async with asyncio.timeout(self.body_seconds):
+            async with limit:
+                self._reading[limit] = None
                 return await request.read()
         except TimeoutError:
             logger.warning("%s webhook: the body did not come in time", self.name)
@@ -227,7 +232,7 @@ class WebhookChannel(Channel):
             logger.debug("%s webhook: the body cannot be read: %s", self.name, type(error).__name__)
             return Answer(status=400)
         finally:
-            self._reading -= 1
+            self._reading.pop(limit, None)
 
     async def _store(self, inbound: Inbound) -> Answer:
         """Hand the message to the pump and wait for its commit, but not longer than the platform does."""
