@@ -88,8 +88,7 @@ class SlackStandin(Standin):
             case "conversations.replies" | "conversations.history":
                 place = (str(body.get("channel")), body.get("ts"))
                 found = [one for one in self.shown if (one.conversation, one.thread) == place]
-                after = [one for one in found if one.id > str(body.get("oldest") or "")]
-                return {"messages": [self._as_listed(one) for one in after]}
+                return {"messages": [self._as_listed(one) for one in found]}
         return self._change(method, body, text)
 
     def _as_listed(self, one: Shown) -> dict[str, Any]:
