@@ -17,6 +17,7 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.damage import is_damaged
 from miniclaw.db import Database
 from miniclaw.errors import DeliveryError, StorageError, StorageUnavailable
+from miniclaw.gateway.protocol import CommandPayload, Inbound
 from miniclaw.session.mailbox import Mailbox
 from miniclaw.session.models import Turn
 from tests.support.agent import Zap as ZapTool
@@ -241,6 +242,36 @@ async def test_a_message_to_a_session_that_must_be_read_from_a_failing_disk_is_a
         await eventually(lambda: len(disk.failed) > 5)
         disk.fails = False
         assert (await outcome(claw, receipt.turn_id))["data"]["text"] == "echo: two"
+
+
+async def test_a_clear_whose_turn_comes_while_the_disk_fails_is_carried_out_at_its_first_try(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([echo, echo])) as claw:
+        session_id = (await send(claw, "one")).session_id
+        await eventually(lambda: claw.mailbox.load == {"running": 0, "waiting": 0})
+        run_queued = claw.commands.run_queued
+
+        async def run(*command: Any) -> dict[str, Any]:
+            disk.fails = True
+            return await run_queued(*command)
+
+        monkeypatch.setattr(claw.commands, "run_queued", run)
+        receipt = await claw.router.route(
+            Inbound(
+                msg_id="m_clear",
+                msg_type="command",
+                payload=CommandPayload(name="clear"),
+                channel="ws",
+                user_id="owner",
+                session_id=session_id,
+            )
+        )
+        await eventually(lambda: len(disk.failed) > 5)
+        disk.fails = False
+        assert (await outcome(claw, receipt.turn_id))["data"]["ok"]
+        turn = claw.turns.get(receipt.turn_id or "")
+        assert turn is not None and (turn.attempt, turn.tries) == (1, 1)
 
 
 async def test_a_turn_that_storage_breaks_begins_again_before_the_next_of_its_session() -> None:

@@ -81,7 +81,7 @@ LARGER: dict[str, tuple[int, str]] = {
         330,
         "the inbox: what must be one transaction with a message or an end, on one page",
     ),
-    "gateway/commands.py": (315, "every command of the protocol on one page"),
+    "gateway/commands.py": (320, "every command of the protocol on one page"),
     "gateway/events.py": (335, "the bus, and the feed of a turn wherever it runs"),
     "redis/queue.py": (360, "one session's way through a node: entry, lease, turn, and what is lost"),
     "redis/relay.py": (475, "what goes out, what comes in and what was missed share one table of readers"),

@@ -8,6 +8,7 @@ from typing import Any
 from miniclaw.agent.approval import Decision
 from miniclaw.agent.compactor import Ask, Compactor
 from miniclaw.agent.core import Core
+from miniclaw.agent.patience import until_stored
 from miniclaw.agent.turn import TurnRunner
 from miniclaw.errors import ConfigError, ProtocolError
 from miniclaw.gateway.command_table import (
@@ -107,7 +108,8 @@ class Commands:
         """Carry out a command whose turn has come in the mailbox."""
         match name:
             case "clear":
-                await self._c.sessions.update(session, cleared=session.next_position, summary=None)
+                end = session.next_position
+                await until_stored(lambda: self._c.sessions.update(session, cleared=end, summary=None))
                 return {"session_id": session.session_id}
             case "compact":
                 return await self._compact(session, str(args.get("focus", "")), ask)
@@ -292,7 +294,7 @@ class Commands:
         if name is not None:
             if offered and name not in offered:
                 raise ProtocolError("not_found", f"The server has no model `{name}`.")
-            await self._c.sessions.update(session, model=name)
+            await until_stored(lambda: self._c.sessions.update(session, model=name))
         return {"model": session.metadata.get("model") or self._c.provider.info.name, "models": offered}
 
     def _only_admin(self, inbound: Inbound) -> None:
