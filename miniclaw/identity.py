@@ -201,6 +201,15 @@ class Identities:
         await self._db.write(operation)
         self._tokens = {h: user for h, user in self._tokens.items() if user != user_id}
 
+    async def wipe(self, user_id: str) -> None:
+        """Delete what is kept of a user beside sessions and files: uploads, usage, deliveries, rules, timers."""
+
+        def operation(connection: sqlite3.Connection) -> None:
+            for table in ("uploads", "usage", "deliveries", "approval_rules", "timers"):
+                connection.execute(f"DELETE FROM {table} WHERE user_id = ?", (user_id,))
+
+        await self._db.write(operation)
+
     async def list(self) -> list[dict[str, Any]]:
         """All users, whether they have a token, and the platform people that they are."""
         users = self._db.read(

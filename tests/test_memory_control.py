@@ -11,10 +11,12 @@ import aiohttp
 import pytest
 
 from miniclaw.agent.command_text import command_text
+from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.cli import main
 from miniclaw.gateway.command_table import read_command
 from miniclaw.memory import LongTermMemory
+from miniclaw.session.models import Usage
 from miniclaw.tools import ToolContext
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
@@ -177,3 +179,61 @@ async def test_what_the_command_line_saves_is_found_by_who_has_the_files_open(
     assert await memory.search("owner", "tea") == []
     await asyncio.to_thread(main, ["memory", "add", "green tea", "--data-dir", str(tmp_path)])
     assert [hit.record.content for hit in await memory.search("owner", "tea")] == ["green tea"]
+
+
+async def test_what_is_forgotten_stands_in_no_trace_and_no_end_of_a_turn(tmp_path: Path) -> None:
+    secret = "Kwijibo-7731"
+    found = ToolCall.of("c1", "memory_search", {"query": f"locker {secret}"})
+    script = [LLMResponse(tool_calls=(found,)), LLMResponse(text="It is with you.")]
+    async with running_claw(tmp_path, ScriptedProvider(script), web=True) as claw:
+        saved = await claw.memory.save("owner", f"The user's locker code is {secret}")
+        assert claw.gateway is not None and claw.web is not None
+        async with raw_client(claw.gateway.port or 0) as client, aiohttp.ClientSession(headers=AUTH) as http:
+            receipt = await client.receipt(await client.send("text", {"text": "what is my locker code?"}))
+            end = await client.end(receipt["turn_id"])
+            assert end["data"]["used_memories"][0]["content"].endswith(secret), "shown while it is there"
+            url = f"http://127.0.0.1:{claw.web.port}/api/sessions/{receipt['session_id']}"
+
+            async def shown() -> Any:
+                async with http.get(f"{url}/messages?html=1") as answer:
+                    return (await answer.json())["messages"][-1]["used_memories"]
+
+            assert (await shown())[0]["content"].endswith(secret), "and when the page is loaded again"
+            await claw.memory.clear("owner")
+            assert await shown() == [{"memory_id": saved.memory_id, "content": saved.memory_id}]
+            async with http.delete(url) as answer:
+                assert answer.status == 200
+        await claw.traces.close()
+    assert texts_below(tmp_path, secret) == []
+
+
+async def test_a_user_is_wiped_with_everything_that_is_kept_of_them(tmp_path: Path) -> None:
+    word = "Zarniwoop-4242"
+    script = [LLMResponse(text=f"noted {word}", usage=Usage(model="m", calls=1))]
+    async with running_claw(tmp_path, ScriptedProvider(script), web=True) as claw:
+        assert claw.gateway is not None and claw.web is not None
+        port, base = claw.gateway.port or 0, f"http://127.0.0.1:{claw.web.port}"
+        async with raw_client(port) as owner:
+            users = {"action": "add", "user_id": "bob"}
+            token = (await owner.command("users", users))["token"]
+            async with raw_client(port, token) as bob:
+                receipt = await bob.receipt(await bob.send("text", {"text": f"remember {word}"}))
+                await bob.end(receipt["turn_id"])
+                await bob.command("remember", {"content": f"It is {word}"})
+                headers = {"Authorization": f"Bearer {token}"}
+                form = aiohttp.FormData()
+                form.add_field("file", word.encode(), filename=f"{word}.txt", content_type="text/plain")
+                async with aiohttp.ClientSession(headers=headers) as http:
+                    async with http.post(f"{base}/api/uploads", data=form) as answer:
+                        assert answer.status in (200, 201), await answer.text()
+            assert len(texts_below(tmp_path, word)) >= 3
+            told = await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+            assert [user["user_id"] for user in told["users"]] == ["owner"]
+            assert (await owner.command("users", users))["token"], "nothing of a former bob is left"
+            await owner.command("users", {"action": "remove", "user_id": "bob"})
+            again = await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+            assert again["users"], "one that was removed before can be wiped too"
+            assert "code" in await owner.command(
+                "users", {"action": "remove", "user_id": "owner", "wipe": True}
+            )
+    assert texts_below(tmp_path, word) == [] and not (tmp_path / "users/bob").exists()

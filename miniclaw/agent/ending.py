@@ -11,7 +11,7 @@ from miniclaw import failpoints
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.core import Core
 from miniclaw.agent.patience import until_stored
-from miniclaw.agent.progress import Outcome, Progress
+from miniclaw.agent.progress import Outcome, Progress, without_memories
 from miniclaw.agent.replies import stopped_note, with_memory_line
 from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Pulled
@@ -75,7 +75,7 @@ class TurnEnding:
             lambda: self._c.turns.end(
                 turn,
                 outcome.state,
-                {"name": name, "data": data, "seq": feed.seq + 1},
+                {"name": name, "data": without_memories(data), "seq": feed.seq + 1},
                 fence=self._c.fence(turn.session_id),
                 entries=entries,
                 deliveries=self._deliveries(turn, outcome),

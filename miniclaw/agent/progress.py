@@ -19,7 +19,16 @@ from miniclaw.memory.models import MemorySearchResult
 from miniclaw.session.models import Entry, Session, Turn, TurnState
 from miniclaw.tools.context import ToolContext, workspace_of
 
-__all__ = ["Outcome", "Pause", "Progress", "keep_steps", "report", "show_chunk", "show_tool"]
+__all__ = [
+    "Outcome",
+    "Pause",
+    "Progress",
+    "keep_steps",
+    "report",
+    "show_chunk",
+    "show_tool",
+    "without_memories",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -175,3 +184,10 @@ def report(progress: Progress) -> dict[str, Any]:
         ],
         "saved_memories": progress.context.saved_memories,
     }
+
+
+def without_memories(data: dict[str, Any]) -> dict[str, Any]:
+    """An end as it is stored: of what was recalled only ids, so that a memory that is forgotten is gone."""
+    if not data.get("used_memories"):
+        return data
+    return {**data, "used_memories": [{"memory_id": one["memory_id"]} for one in data["used_memories"]]}

@@ -10,6 +10,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
@@ -38,6 +39,9 @@ TEXT_CHARS: Final = 2_000
 """What a record keeps of a result or of an argument that is no object."""
 DYNAMIC_LAYERS: Final = frozenset({"summary", "memory", "hint", "date"})
 """Layers of the system prompt that change from turn to turn and are no part of its version."""
+
+
+_MEMORY_ID: Final = re.compile(r"mem_[a-z0-9]{1,64}")
 
 
 class TraceStore:
@@ -141,7 +145,10 @@ class TurnTrace:
         fixed = "\n\n".join(layer.text for layer in layers if layer.name not in DYNAMIC_LAYERS)
         part._version = hashlib.sha256(fixed.encode("utf-8", "replace")).hexdigest()[:8]
         part._purpose = purpose
-        shown = [{"name": layer.name, "text": layer.text} for layer in layers]
+        shown = [
+            {"name": layer.name, "text": _left_out(layer.text) if layer.name == "memory" else layer.text}
+            for layer in layers
+        ]
         part._add("prompt", purpose=purpose, prompt=part._version, layers=shown)
         return part
 
@@ -159,17 +166,22 @@ class TurnTrace:
 
     def tool(self, call: ToolCall, result: ToolResult, ms: int) -> None:
         """Record a tool call."""
-        arguments = call.raw[:TEXT_CHARS] if call.arguments is None else call.arguments
+        arguments: Any = call.raw[:TEXT_CHARS]
+        if call.arguments is not None and len(call.raw) <= TEXT_CHARS:
+            arguments = call.arguments
+        found = result.content[:TEXT_CHARS]
+        if call.name.startswith("memory_"):  # what is forgotten must not stay here
+            arguments, found = _left_out(call.raw), _left_out(result.content)
         self._add(
             "tool",
             purpose=self._purpose,
             name=call.name,
             call_id=call.id,
-            arguments=arguments if len(call.raw) <= TEXT_CHARS else call.raw[:TEXT_CHARS],
+            arguments=arguments,
             ok=result.ok,
             ms=ms,
             error=result.error and result.error[:TEXT_CHARS],
-            result=result.content[:TEXT_CHARS],
+            result=found,
         )
 
     def _add(self, kind: str, **record: Any) -> None:
@@ -179,3 +191,8 @@ class TurnTrace:
         head = {"kind": kind, "at": round(self._store.clock(), 3), "turn_id": turn.turn_id}
         head |= {"session_id": turn.session_id, "user_id": turn.user_id, "attempt": turn.attempt}
         self._store.add(turn.turn_id, {**head, **record})
+
+
+def _left_out(text: str) -> str:
+    """What stands for remembered words, which are kept in their own files alone: the ids, and how long they were."""
+    return f"({len(text)} characters of memory: {', '.join(dict.fromkeys(_MEMORY_ID.findall(text)))})"

@@ -14,7 +14,7 @@ ACTIONS = {
     "token": "give a user a new token; the old one is out",
     "link": "let a platform's person be this user",
     "pair": "let the stranger who was shown a code be this user",
-    "remove": "shut a user out; what they wrote stays",
+    "remove": "shut a user out; what they wrote stays, unless --wipe",
 }
 
 
@@ -30,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument(
                 "--again", action="store_true", help="one that was removed and whose data are there"
             )
+        if name == "remove":
+            action.add_argument(
+                "--wipe", action="store_true", help="delete all that is kept of them: it cannot be undone"
+            )
         if name == "pair":
             action.add_argument("person", metavar="code", help="as it was shown in the chat")
         if name == "link":
@@ -42,6 +46,6 @@ def run(args: argparse.Namespace) -> int:
     """Carry the action out and print what came of it."""
     from miniclaw.cli.command import run_command
 
-    names = ("action", "user_id", "channel", "account", "person", "again")
+    names = ("action", "user_id", "channel", "account", "person", "again", "wipe")
     given = {name: getattr(args, name) for name in names if getattr(args, name, None)}
     return run_command(args, "users", given)

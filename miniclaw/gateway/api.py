@@ -180,17 +180,21 @@ class Api:
         )
         if html:
             await asyncio.to_thread(_render, page["messages"])
-            self._add_reports(page["messages"])
+            await self._add_reports(page["messages"], user_of(request))
         return json_response(page)
 
-    def _add_reports(self, rows: list[dict[str, Any]]) -> None:
-        """Put what a turn cost and which memories it used to its last message, as its end told it."""
+    async def _add_reports(self, rows: list[dict[str, Any]], scope: str) -> None:
+        """Put what a turn cost and which memories it used to its last message; those that are there in words."""
         for turn_id, row in {row["turn_id"]: row for row in rows}.items():
             turn = self._c.turns.get(turn_id) if turn_id else None
             data = turn.outcome["data"] if turn is not None and turn.outcome is not None else {}
-            row |= {
-                name: data[name] for name in ("usage", "used_memories", "saved_memories") if data.get(name)
-            }
+            names = ("usage", "used_memories", "saved_memories")
+            row |= {name: data[name] for name in names if data.get(name)}
+        ids = {one["memory_id"] for row in rows for one in row.get("used_memories", ())}
+        words = await self._c.memory.contents(scope, ids) if ids else {}
+        for row in filter(lambda row: row.get("used_memories"), rows):
+            named = [one["memory_id"] for one in row["used_memories"]]
+            row["used_memories"] = [{"memory_id": name, "content": words.get(name, name)} for name in named]
 
     async def tools(self, request: web.Request) -> web.Response:
         """The tools."""

@@ -136,11 +136,12 @@ class Mcp(Args):
 class Users(Args):
     """What an admin does with users; `person` and its place are for `link`, a code as `person` for `pair`.
 
-    `again` adds one that was removed and whose data are still there.
+    `again` adds one that was removed and whose data are still there; `wipe` removes them with the user.
     """
 
     action: Literal["list", "add", "token", "link", "pair", "remove"] = "list"
     again: bool = False
+    wipe: bool = False
     user_id: str = Field(default="", max_length=64)
     channel: str = Field(default="", max_length=64)
     account: str = Field(default="", max_length=200)

@@ -274,7 +274,7 @@ class Commands:
                 case "pair":
                     await identities.pair(user_id, args.person)
                 case "remove":
-                    await identities.remove(user_id)
+                    await (self.sessions.wipe(user_id) if args.wipe else identities.remove(user_id))
         except ConfigError as error:
             raise ProtocolError("bad_arguments", str(error)) from error
         if args.action in ("token", "remove"):

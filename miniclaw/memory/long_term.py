@@ -191,6 +191,14 @@ class LongTermMemory:
         check_memory_id(memory_id)
         return await self._run(scope, lambda store: store.records.get(memory_id))
 
+    async def contents(self, scope: str, ids: Iterable[str]) -> dict[str, str]:
+        """What those of these records say that are there."""
+
+        def work(store: ScopeStore) -> dict[str, str]:
+            return {name: store.records[name].content for name in ids if name in store.records}
+
+        return await self._run(scope, work, reads=True)
+
     async def update(
         self,
         scope: str,

@@ -126,6 +126,21 @@ class RedisIdentities(Identities):
         await self.read()
         self.changed("people")
 
+    async def wipe(self, user_id: str) -> None:
+        run, key = self._link.run, self._key
+        days = await run("SMEMBERS", key(f"usd:{user_id}"))
+        rows = await run("ZRANGE", key(f"du:{user_id}"), 0, -1)
+        if rows:
+            await run("ZREM", key("du"), *rows)
+        gone = [key(f"{kind}:{user_id}:{day}") for day in days for kind in ("us", "ul")]
+        gone += [key(f"dl:{row}") for row in rows]
+        cursor = "0"
+        while cursor != "-1":
+            cursor, names = await run("SCAN", cursor, "MATCH", key("up:*"), "COUNT", 500)
+            gone += [name for name in names if await run("HGET", name, "user_id") == user_id]
+            cursor = cursor if str(cursor) != "0" else "-1"
+        await run("UNLINK", *gone, *(key(f"{name}:{user_id}") for name in ("usd", "du", "ar")))
+
     async def list(self) -> list[dict[str, Any]]:
         people = pairs(await self._link.run("HGETALL", self._key("people")))
         links: dict[str, list[str]] = {}

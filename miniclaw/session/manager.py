@@ -193,9 +193,14 @@ class SessionManager:
             )
             if deleted:
                 self._forget(session_id)
-        if deleted and outside is not None:
-            await outside.scrub()
+        if deleted:
+            await self.scrub()
         return deleted
+
+    async def scrub(self) -> None:
+        """Let what was deleted be gone from the files of the storage too."""
+        if self._outside is not None:
+            await self._outside.scrub()
 
     async def finish_deletes(self) -> None:
         """Go on with deletes that a crash interrupted, and delete the copies that one left unfinished."""
@@ -210,8 +215,8 @@ class SessionManager:
                 if self._outside is not None:
                     await self._outside.forget(session_id, scope)
                 await self.storage.finish_delete(session_id)
-            if unfinished and self._outside is not None:
-                await self._outside.scrub()
+            if unfinished:
+                await self.scrub()
 
     async def list(self, user_id: str | None = None) -> list[Session]:
         """Sessions without their logs, the latest first; not those that are being copied."""
