@@ -19,6 +19,7 @@ class ScheduleTool(Tool):
     """Works in the scope of the conversation; answers of a timer go to where it was made."""
 
     name = "schedule"
+    is_outside = False
     description = (
         "Let yourself be told something at a time: a reminder, or a task to do then. When the time comes you get "
         "`text` as a message in a conversation that knows nothing of this one, and your answer goes to the user. "

@@ -21,8 +21,9 @@ from miniclaw.gateway.events import LiveTurns
 from miniclaw.mcp.client.questions import Questions
 from miniclaw.mcp.client.servers import Servers
 from miniclaw.memory.conversations import ConversationIndex
-from miniclaw.memory.embeddings import LOCAL, EndpointEmbeddings, LocalEmbeddings, MeaningIndex
+from miniclaw.memory.embeddings import LOCAL, EndpointEmbeddings, LocalEmbeddings
 from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.memory.meaning import MeaningIndex
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.memory.tools import memory_tools
 from miniclaw.session.manager import SessionManager

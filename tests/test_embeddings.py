@@ -14,8 +14,9 @@ from aiohttp import web
 
 from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError
-from miniclaw.memory.embeddings import EndpointEmbeddings, LocalEmbeddings, MeaningIndex
+from miniclaw.memory.embeddings import EndpointEmbeddings, LocalEmbeddings
 from miniclaw.memory.long_term import LongTermMemory
+from miniclaw.memory.meaning import MeaningIndex
 from miniclaw.memory.vectors import FILE
 from miniclaw.wiring import meaning_of
 

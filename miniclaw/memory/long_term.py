@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, TypeVar
 from miniclaw.errors import MemoryStoreError
 from miniclaw.gateway.protocol import format_time, new_id
 from miniclaw.memory.conversations import ConversationHit, ConversationIndex
-from miniclaw.memory.embeddings import MeaningIndex
 from miniclaw.memory.index import LoadedScope, ScopeStore
+from miniclaw.memory.meaning import MeaningIndex
 from miniclaw.memory.models import (
     Category,
     MemoryRecord,
@@ -28,7 +28,7 @@ from miniclaw.memory.models import (
     make_record,
     scope_parts,
 )
-from miniclaw.memory.saving import clean_up, put_in_place, similar, store_record
+from miniclaw.memory.saving import clean_up, keep_version, later, put_in_place, similar, store_record
 
 __all__ = ["LongTermMemory"]
 
@@ -210,11 +210,14 @@ class LongTermMemory:
         category: Category | None = None,
         key: str | None = None,
         expires_at: str | None = None,
+        source: MemorySource | None = None,
         expected_updated_at: str | None = None,
     ) -> MemoryRecord:
-        """Change what is given and leave the rest.
+        """Change what is given and leave the rest; an empty `key` or `expires_at` takes it away.
 
-        With `expected_updated_at`, only if nobody has changed the record since it had that time.
+        A `source` says that the model changes it: these are no longer the words of who said them before, which
+        are kept as superseded; the ten latest of them. With `expected_updated_at`, only if nobody has changed
+        the record since it had that time.
 
         Raises:
             MemoryStoreError: there is no such record, it was changed meanwhile, or a value cannot be used.
@@ -225,8 +228,9 @@ class LongTermMemory:
             "memory_type": memory_type,
             "category": category,
         }
-        given |= {"key": key, "expires_at": expires_at}
+        given |= {"key": key, "expires_at": expires_at, "source": source}
         changes = {name: value for name, value in given.items() if value is not None}
+        changes |= {name: None for name in ("key", "expires_at") if changes.get(name) == ""}
         return await self._change(scope, memory_id, changes, expected_updated_at)
 
     async def supersede(
@@ -311,7 +315,10 @@ class LongTermMemory:
                 raise MemoryStoreError(f"there is no memory {memory_id}")
             if expected not in (None, record.updated_at):
                 raise MemoryStoreError(f"{memory_id} was changed meanwhile; it says now: {record.content}")
-            changed = make_record({**record.model_dump(), **changes, "updated_at": self._now()})
+            moment = later(self._now(), record.updated_at)
+            changed = make_record({**record.model_dump(), **changes, "updated_at": moment})
+            if "source" in changes and changed.text != record.text:
+                keep_version(store, record, self._new_id("mem"))
             store.write(changed)
             put_in_place(store, changed)
             return changed

@@ -100,7 +100,8 @@ class MemoryRecord(BaseModel):
         if self.source != "user":
             marks.append("noted by the assistant" if self.source == "agent" else "from a tool, not the user")
         context = f" ({self.context})" if self.context else ""
-        return f"[{', '.join(marks)}] {self.content}{context}"
+        # Within the line: what goes on below it would look like another record.
+        return " ".join(f"[{', '.join(marks)}] {self.content}{context}".split())
 
     def is_current(self, now: str) -> bool:
         """Whether it is neither replaced nor expired at `now`."""

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from heapq import nlargest
 from typing import Final
 
+from miniclaw.gateway.protocol import format_time
 from miniclaw.memory.index import ScopeStore
 from miniclaw.memory.models import MemoryRecord
 from miniclaw.text import tokenize
 
-__all__ = ["clean_up", "put_in_place", "similar", "store_record"]
+__all__ = ["clean_up", "keep_version", "later", "put_in_place", "similar", "store_record"]
 
 ALIKE: Final = 1 / 3
 """The part of the shorter text's terms that two records about the same thing share at least."""
 LOOKED_AT: Final = 12
 """Records that are compared, the best of a search."""
+VERSIONS: Final = 10
 _SUBJECTS: Final = frozenset({"user", "用", "户", "用户"})
 """The terms of what nearly every record begins with (user, 用户): they tell nothing."""
 
@@ -45,6 +48,22 @@ def put_in_place(store: ScopeStore, record: MemoryRecord) -> None:
         same_key = other.category == "preference" and other.key == record.key
         if same_key and other.status == "active" and other.memory_id != record.memory_id:
             store.write(other.model_copy(update=replaced))
+
+
+def keep_version(store: ScopeStore, record: MemoryRecord, name: str) -> None:
+    """Keep what a record says before it is changed, under a name of its own; `VERSIONS` of a record at most."""
+    fields = {"memory_id": name, "status": "superseded", "superseded_by": record.memory_id}
+    store.write(record.model_copy(update=fields))
+    older = [one for one in store.records.values() if one.superseded_by == record.memory_id]
+    older.sort(key=lambda one: one.updated_at)
+    store.delete(one.memory_id for one in older[:-VERSIONS])
+
+
+def later(now: str, before: str) -> str:
+    """The time of a change: that of the clock, but always after the change before it."""
+    if now > before:
+        return now
+    return format_time(datetime.fromisoformat(before).timestamp() + 0.001)
 
 
 def clean_up(store: ScopeStore, now: str) -> None:

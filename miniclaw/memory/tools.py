@@ -9,7 +9,7 @@ from typing import Any, Final
 from miniclaw.errors import MemoryStoreError, ToolError
 from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.long_term import LongTermMemory
-from miniclaw.memory.models import MemoryRecord, MemorySearchResult
+from miniclaw.memory.models import MemoryRecord, MemorySearchResult, MemorySource
 from miniclaw.tools.arguments import check_arguments
 from miniclaw.tools.base import Risk, Tool, ToolResult
 from miniclaw.tools.context import ToolContext
@@ -135,11 +135,15 @@ class _Calls:
                 content,
                 context=context or "",
                 memory_type=memory_type or "semantic",
-                source="tool" if call.outside else "agent",
+                source=_source(call),
             )
         else:
             record = await self._memory.update(
-                call.scope, memory_id, content=content, context=context, memory_type=memory_type
+                *(call.scope, memory_id),
+                content=content,
+                context=context,
+                memory_type=memory_type,
+                source=_source(call),
             )
         return await self._stored(record, call)
 
@@ -176,7 +180,9 @@ class _Calls:
     async def update(
         self, call: ToolContext, *, memory_id: str, content: str | None = None, context: str | None = None
     ) -> ToolResult:
-        record = await self._memory.update(call.scope, memory_id, content=content, context=context)
+        record = await self._memory.update(
+            call.scope, memory_id, content=content, context=context, source=_source(call)
+        )
         return await self._stored(record, call)
 
     async def delete(self, call: ToolContext, *, memory_id: str) -> ToolResult:
@@ -198,6 +204,11 @@ class _Delete(_MemoryTool):
         except MemoryStoreError:
             return ""
         return record.content if record else ""
+
+
+def _source(call: ToolContext) -> MemorySource:
+    """Whose words a turn's model writes: its own, or a tool's as soon as one has brought something in."""
+    return "tool" if call.outside else "agent"
 
 
 def _shown(records: list[MemoryRecord]) -> list[dict[str, Any]]:

@@ -59,17 +59,14 @@ class Tool(ABC):
     """Other names that a call is accepted by; never listed."""
     wants_context: bool = False
     """`execute` is also given `tool_context`, a `ToolContext` or `None`, which the model never sees."""
+    is_outside: bool = True
+    """Whether its results may be words of others, which are no longer the user's when they are saved."""
     origin: str = ""
     """Where it comes from, for messages about it, such as a server's name; empty = where its code is."""
 
     @abstractmethod
     async def execute(self, /, **kwargs: Any) -> ToolResult:
         """Run with validated arguments; a `ToolError` becomes a failed result."""
-
-    @property
-    def is_outside(self) -> bool:
-        """Whether its results may be words of others, which are no longer the user's when they are saved."""
-        return self.compactable
 
     def risk_of(self, arguments: Mapping[str, Any]) -> Risk:
         """The risk of this very call."""

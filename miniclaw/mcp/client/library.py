@@ -32,7 +32,6 @@ class LibraryTool(Tool):
     wants_context = True
     risk = "read"
     compactable = True
-    is_outside = True
     remote_name = "library"
 
     def __init__(self, server: UsesClient, *, server_name: str) -> None:

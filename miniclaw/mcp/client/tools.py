@@ -57,7 +57,6 @@ class RemoteTool(Tool):
 
     wants_context = True
     timeout = MOST_SECONDS
-    is_outside = True
 
     def __init__(
         self,

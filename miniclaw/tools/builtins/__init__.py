@@ -27,6 +27,8 @@ __all__ = [
     "web_search_tool",
 ]
 
+INSIDE = frozenset({"calculator", "datetime", "edit_file", "todo", "write_file"})
+"""Tools that tell nothing but what they were given, and the time."""
 _NOTE = 500
 """Characters that a page leaves free for the note at its end."""
 
@@ -49,4 +51,6 @@ def builtin_tools(settings: ToolSettings | None = None) -> list[Tool]:
         todo_tool(of),
         get_order_status,
     ]
+    for one in tools:
+        one.is_outside = one.name not in INSIDE
     return [*tools, run_command_tool()] if given.run_command else tools
