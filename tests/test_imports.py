@@ -71,7 +71,11 @@ LARGER: dict[str, tuple[int, str]] = {
     "app.py:_start": (45, "the order in which the parts start"),
     "wiring.py:build_core": (65, "one flat table of parts"),
     "settings.py": (350, "every setting and its default on one page"),
-    "memory/long_term.py": (340, "all that can be done with a memory, and what each may raise, on one page"),
+    "memory/index.py": (
+        330,
+        "one scope: its files, what another process or hand did to them, and what search needs",
+    ),
+    "memory/long_term.py": (390, "all that can be done with a memory, and what each may raise, on one page"),
     "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
     "channel/platforms/slack_api.py": (
         340,

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import subprocess
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from miniclaw.errors import MemoryStoreError
-from miniclaw.memory import LongTermMemory, MemoryRecord
+from miniclaw.memory import LongTermMemory, MemoryRecord, index
 from miniclaw.memory.models import make_record, parse_record, render_record
 
 TEXT = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"))
@@ -500,7 +504,7 @@ async def test_a_failing_disk_is_our_error_and_the_old_file_stays(
     record = await memory.save("alice", "old")
     path = file_of(tmp_path, "alice", record.memory_id)
     # A directory in the way of the temporary file stands for any failure to write it.
-    path.with_name(f".{path.name}.tmp").mkdir()
+    path.with_name(f".{path.name}.{os.getpid()}.tmp").mkdir()
     with pytest.raises(MemoryStoreError, match="cannot write"):
         await memory.update("alice", record.memory_id, content="new")
     assert await found(memory, "alice", "old new") == ["old"]
@@ -719,3 +723,111 @@ def test_times_by_hand_take_one_form() -> None:
     )
     assert record.created_at == "2026-01-31T00:00:00.000Z"
     assert record.updated_at == "1970-01-01T00:00:01.500Z"
+
+
+# --- several processes ------------------------------------------------------------------------------------
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from miniclaw.errors import MemoryStoreError
+from miniclaw.memory.long_term import LongTermMemory
+
+async def main(root, who):
+    memory, done = LongTermMemory(Path(root)), 0
+    for number in range(25):
+        saved = await memory.save("ann", f"{who} fact {number}")
+        if number % 3 == 0:
+            assert await memory.delete("ann", saved.memory_id)
+        assert len(await memory.search("ann", f"{who} fact")) > 0 or number == 0
+    while done < 25:
+        old = await memory.get("ann", "mem_count")
+        try:
+            value = str(int(old.content) + 1)
+            await memory.update("ann", "mem_count", content=value, expected_updated_at=old.updated_at)
+            done += 1
+        except MemoryStoreError as error:
+            assert "was changed meanwhile" in str(error), error
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_processes_on_one_directory_lose_no_save_and_no_update(
+    tmp_path: Path, memory: LongTermMemory
+) -> None:
+    await memory.save("ann", "0", memory_id="mem_count")
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen([*command, who], stderr=subprocess.PIPE) for who in "AB"]
+    said = [await asyncio.to_thread(writer.communicate, timeout=60) for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0], said
+    count = await memory.get("ann", "mem_count")
+    assert count is not None and count.content == "50"
+    assert len(await memory.list("ann")) == 1 + 2 * (25 - 9)
+    assert not [path for path in (tmp_path / "users/ann/memory").iterdir() if path.suffix != ".md"]
+
+
+async def test_two_changes_in_the_same_moment_are_told_apart(tmp_path: Path) -> None:
+    memory = LongTermMemory(tmp_path, clock=lambda: 1.8e9)
+    old = await memory.save("ann", "0")
+    await memory.update("ann", old.memory_id, content="A", expected_updated_at=old.updated_at)
+    with pytest.raises(MemoryStoreError, match="was changed meanwhile"):
+        await memory.update("ann", old.memory_id, content="B", expected_updated_at=old.updated_at)
+
+
+async def test_of_many_files_what_was_added_is_seen_at_once_and_an_edit_in_place_soon(
+    tmp_path: Path, memory: LongTermMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await memory.import_("ann", [{"content": f"fact {number}"} for number in range(index.FEW)])
+    bike = await memory.save("ann", "the bike is green")
+    assert await found(memory, "ann", "bike") == ["the bike is green"]
+    other = await LongTermMemory(tmp_path).save("ann", "the bike is old")
+    assert sorted(await found(memory, "ann", "bike")) == ["the bike is green", "the bike is old"]
+    assert await LongTermMemory(tmp_path).delete("ann", other.memory_id)
+    assert await found(memory, "ann", "bike") == ["the bike is green"]
+    path = file_of(tmp_path, "ann", bike.memory_id)
+    path.write_text(path.read_text(encoding="utf-8").replace("green", "black and white"), encoding="utf-8")
+    monkeypatch.setattr(index, "SCAN_SECONDS", -1.0)
+    assert await found(memory, "ann", "bike") == ["the bike is black and white"]
+
+
+async def test_of_two_active_preferences_of_a_key_that_a_crash_left_the_later_counts(
+    tmp_path: Path, memory: LongTermMemory, clock: Clock
+) -> None:
+    old = await memory.save("ann", "call me Zhou", category="preference", key="name")
+    before = file_of(tmp_path, "ann", old.memory_id).read_bytes()
+    clock.now += 1
+    new = await memory.save("ann", "call me Wang", category="preference", key="name")
+    file_of(tmp_path, "ann", old.memory_id).write_bytes(before)
+    again = opened(tmp_path)
+    assert await found(again, "ann", "call me") == ["call me Wang"]
+    assert [record.content for record in await again.list("ann")] == ["call me Wang"]
+    assert await again.delete("ann", new.memory_id)
+    assert await found(again, "ann", "call me") == ["call me Zhou"]
+
+
+async def test_clear_takes_directories_below_with_it(tmp_path: Path, memory: LongTermMemory) -> None:
+    record = await memory.save("ann", "x")
+    below = file_of(tmp_path, "ann", record.memory_id).parent / "old"
+    below.mkdir()
+    (below / "copy.md").write_text("x", encoding="utf-8")
+    await memory.clear("ann")
+    assert list(below.parent.iterdir()) == []
+
+
+async def test_days_are_those_of_this_machines_zone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        now = datetime(2026, 11, 30, 23, 30, tzinfo=UTC).timestamp()  # Tuesday 07:30 in Shanghai
+        memory = LongTermMemory(tmp_path, clock=lambda: now)
+        await memory.save("ann", "dinner with Li", memory_id="mem_today")
+        now -= 86_400
+        await memory.save("ann", "dinner with Wu", memory_id="mem_yesterday")
+        now += 86_400
+        hits = await memory.search("ann", "昨天 dinner")
+        assert [hit.record.memory_id for hit in hits][0] == "mem_yesterday"
+        assert "2026-12-01" in next(hit.record.line for hit in hits if hit.record.memory_id == "mem_today")
+    finally:
+        monkeypatch.undo()
+        time.tzset()

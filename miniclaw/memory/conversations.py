@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from miniclaw.gateway.protocol import format_time
+from miniclaw.memory.models import local_day
 from miniclaw.memory.ranking import Ranking
 from miniclaw.session.search import Fresh, Said
 
@@ -53,7 +54,7 @@ class ConversationHit:
         """The message on one line as a model reads it: where, when, by whom, and the beginning of it."""
         text = " ".join(self.text.split())
         short = text if len(text) <= LINE_CHARS else text[: LINE_CHARS - 1] + "…"
-        return f"[{self.session_id} #{self.position}, {self.said_at[:10]}, {self.role} said] {short}"
+        return f"[{self.session_id} #{self.position}, {local_day(self.said_at)}, {self.role} said] {short}"
 
 
 class _Log:
@@ -76,7 +77,7 @@ class _Log:
         for said in sorted(fresh.said, key=lambda said: said.at)[-most:]:
             name = f"{said.session_id}:{said.position}"
             if name not in self.texts:
-                date = format_time(said.at)[:10]
+                date = local_day(format_time(said.at))
                 self._ranking.put(name, said.text[:TEXT_CHARS], group=said.session_id, date=date)
                 self.texts[name] = said
                 self._names.setdefault(said.session_id, []).append(name)
@@ -119,7 +120,7 @@ class ConversationIndex:
         """The messages of the scope's sessions that fit best, but for those of the session `besides`."""
         log = self._logs.setdefault(scope, _Log())
         self._logs.move_to_end(scope)
-        today = format_time(self._clock())[:10]
+        today = local_day(format_time(self._clock()))
         async with log.turn:
             fresh = await self._source.said(scope, log.marks)
             hits = await asyncio.to_thread(log.search, fresh, self._most, query, limit, besides, today)

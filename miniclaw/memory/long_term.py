@@ -16,7 +16,8 @@ from typing import Any, Final, Literal, TypeVar
 from miniclaw.errors import MemoryStoreError
 from miniclaw.gateway.protocol import format_time, new_id
 from miniclaw.memory.conversations import ConversationHit, ConversationIndex
-from miniclaw.memory.index import LoadedScope, ScopeStore
+from miniclaw.memory.index import ScopeStore
+from miniclaw.memory.loaded import LoadedScope, Mode
 from miniclaw.memory.meaning import MeaningIndex
 from miniclaw.memory.models import (
     Category,
@@ -25,6 +26,7 @@ from miniclaw.memory.models import (
     MemorySource,
     check_memory_id,
     is_group,
+    local_day,
     make_record,
     scope_parts,
 )
@@ -47,7 +49,7 @@ class LongTermMemory:
     """Records of every user and group, each scope in a directory of its own below `root`.
 
     The files are the truth: an edit by hand shows at the next call. A call runs as a whole in a thread, so
-    that it is done completely or not at all even when its caller is cancelled. One process writes.
+    that it is done completely or not at all even when its caller is cancelled. Several processes may write.
 
     Args:
         root: the data directory.
@@ -131,7 +133,7 @@ class LongTermMemory:
     ) -> list[MemoryRecord]:
         """The current records, but for `besides`, that `content` seems to repeat or contradict, closest first."""
         draft = self._draft({"content": content}, besides)
-        found = await self._run(scope, lambda store: similar(store, draft, limit))
+        found = await self._run(scope, lambda store: similar(store, draft, limit), mode="quick")
         return [record for record in found if _may_show(record, scope, draft.updated_at)]
 
     async def search(self, scope: str, query: str, limit: int = 5) -> list[MemorySearchResult]:
@@ -143,19 +145,21 @@ class LongTermMemory:
 
         def accept(store: ScopeStore) -> Callable[[str], bool]:
             now = self._now()
-            return lambda name: _may_show(store.records[name], scope, now)
+            return lambda name: (
+                _may_show(store.records[name], scope, now) and store.is_latest(store.records[name])
+            )
 
         def by_words(store: ScopeStore) -> list[MemorySearchResult]:
             most = limit if self._meaning is None else limit + MORE
-            found = store.index.search(query, most, today=self._now()[:10], accept=accept(store))
+            found = store.index.search(query, most, today=local_day(self._now()), accept=accept(store))
             return [MemorySearchResult(store.records[name], score) for name, score in found]
 
-        found = await self._run(scope, by_words, reads=True)
+        found = await self._run(scope, by_words, mode="quick")
         if self._meaning is None:
             return found
         scores = {result.record.memory_id: result.score for result in found}
         fused = await self._meaning.search(
-            scope, query, limit, scores, run=partial(self._run, scope), accept=accept
+            scope, query, limit, scores, run=partial(self._run, scope, mode="read"), accept=accept
         )
         if fused is None:
             return found[:limit]
@@ -189,7 +193,7 @@ class LongTermMemory:
     async def get(self, scope: str, memory_id: str) -> MemoryRecord | None:
         """The record, whatever its status, or `None`."""
         check_memory_id(memory_id)
-        return await self._run(scope, lambda store: store.records.get(memory_id))
+        return await self._run(scope, lambda store: store.records.get(memory_id), mode="quick")
 
     async def contents(self, scope: str, ids: Iterable[str]) -> dict[str, str]:
         """What those of these records say that are there."""
@@ -197,7 +201,7 @@ class LongTermMemory:
         def work(store: ScopeStore) -> dict[str, str]:
             return {name: store.records[name].content for name in ids if name in store.records}
 
-        return await self._run(scope, work, reads=True)
+        return await self._run(scope, work, mode="quick")
 
     async def update(
         self,
@@ -269,7 +273,7 @@ class LongTermMemory:
 
     async def export(self, scope: str) -> list[dict[str, Any]]:
         """Everything in the scope as JSON-serialisable mappings that `import_` takes."""
-        return [record.model_dump() for record in await self._run(scope, _in_order)]
+        return [record.model_dump() for record in await self._run(scope, _in_order, mode="read")]
 
     async def import_(self, scope: str, records: Iterable[Mapping[str, Any]]) -> int:
         """Store exported records; a known id is replaced, so that a repeat changes nothing. Returns how many.
@@ -292,9 +296,9 @@ class LongTermMemory:
 
     async def list(self, scope: str, *, include_inactive: bool = False) -> list[MemoryRecord]:
         """What search could find and what is proposed, oldest first; or all, the replaced and expired too."""
-        records, now = await self._run(scope, _in_order), self._now()
-        is_open = [record.status == "proposed" or _may_show(record, scope, now) for record in records]
-        return [record for record, shown in zip(records, is_open, strict=True) if include_inactive or shown]
+        if include_inactive:
+            return await self._run(scope, _in_order, mode="read")
+        return await self._run(scope, partial(_open, scope=scope, now=self._now()), mode="read")
 
     def _now(self) -> str:
         return format_time(self._clock())
@@ -325,9 +329,9 @@ class LongTermMemory:
 
         return await self._run(scope, work)
 
-    async def _run(self, scope: str, work: Callable[[ScopeStore], T], *, reads: bool = False) -> T:
+    async def _run(self, scope: str, work: Callable[[ScopeStore], T], *, mode: Mode = "write") -> T:
         with self._loaded(scope) as slot:
-            return await slot.do(work, reads=reads)
+            return await slot.do(work, mode)
 
     @contextmanager
     def _loaded(self, scope: str) -> Iterator[LoadedScope]:
@@ -351,3 +355,11 @@ def _may_show(record: MemoryRecord, scope: str, now: str) -> bool:
 
 def _in_order(store: ScopeStore) -> list[MemoryRecord]:
     return sorted(store.records.values(), key=lambda record: (record.created_at, record.memory_id))
+
+
+def _open(store: ScopeStore, scope: str, now: str) -> list[MemoryRecord]:
+    return [
+        record
+        for record in _in_order(store)
+        if record.status == "proposed" or (_may_show(record, scope, now) and store.is_latest(record))
+    ]

@@ -22,6 +22,7 @@ __all__ = [
     "MemoryType",
     "check_memory_id",
     "is_group",
+    "local_day",
     "make_record",
     "parse_record",
     "render_record",
@@ -92,7 +93,7 @@ class MemoryRecord(BaseModel):
     @property
     def line(self) -> str:
         """The record on one line as a model reads it: id, type, day, whose words they are, and the words."""
-        marks = [self.memory_id, self.memory_type, self.updated_at[:10]]
+        marks = [self.memory_id, self.memory_type, local_day(self.updated_at)]
         if self.status == "proposed":
             marks.append("proposed")
         if self.category == "sensitive":
@@ -147,6 +148,14 @@ def check_memory_id(memory_id: str) -> str:
     if not is_memory_id(memory_id):
         raise MemoryStoreError(f"{memory_id[:80]!r} is no memory id; one looks like `mem_3f9c…`")
     return memory_id
+
+
+def local_day(moment: str) -> str:
+    """The day of a time in the zone of this machine, which is the one that the prompt tells."""
+    try:
+        return datetime.fromisoformat(moment).astimezone().date().isoformat()
+    except (OverflowError, ValueError, OSError):  # at the very ends of the calendar
+        return moment[:10]
 
 
 def make_record(fields: Mapping[str, Any]) -> MemoryRecord:

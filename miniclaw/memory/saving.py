@@ -26,9 +26,10 @@ def store_record(store: ScopeStore, draft: MemoryRecord, *, is_named: bool) -> M
     """Insert, replace by id, or only touch what an active record says already to the letter."""
     record = draft
     if is_named and (known := store.records.get(draft.memory_id)):
-        record = draft.model_copy(update={"created_at": known.created_at})
+        moment = later(draft.updated_at, known.updated_at)
+        record = draft.model_copy(update={"created_at": known.created_at, "updated_at": moment})
     elif not is_named and (repeated := _same_as(store, draft)):
-        record = repeated.model_copy(update={"updated_at": draft.updated_at})
+        record = repeated.model_copy(update={"updated_at": later(draft.updated_at, repeated.updated_at)})
     store.write(record)
     put_in_place(store, record)
     return record
@@ -38,16 +39,12 @@ def put_in_place(store: ScopeStore, record: MemoryRecord) -> None:
     """Let a stored preference take the place of the active ones of its key."""
     if record.category != "preference" or record.key is None or record.status != "active":
         return
-    # The new one is stored first: a crash between the two leaves one too many rather than none.
-    replaced = {
-        "status": "superseded",
-        "superseded_by": record.memory_id,
-        "updated_at": record.updated_at,
-    }
-    for other in tuple(store.records.values()):
-        same_key = other.category == "preference" and other.key == record.key
-        if same_key and other.status == "active" and other.memory_id != record.memory_id:
-            store.write(other.model_copy(update=replaced))
+    # The new one is stored first: a crash between the two leaves two, of which the later one counts.
+    replaced = {"status": "superseded", "superseded_by": record.memory_id}
+    for other in store.preferences(record.key):
+        if other.memory_id != record.memory_id:
+            moment = later(record.updated_at, other.updated_at)
+            store.write(other.model_copy(update={**replaced, "updated_at": moment}))
 
 
 def keep_version(store: ScopeStore, record: MemoryRecord, name: str) -> None:
@@ -68,18 +65,21 @@ def later(now: str, before: str) -> str:
 
 def clean_up(store: ScopeStore, now: str) -> None:
     """Remove the records whose time is over."""
-    over = [r.memory_id for r in store.records.values() if r.expires_at and r.expires_at <= now]
-    if over:
+    if over := store.expired(now):
         store.delete(over)
 
 
 def similar(store: ScopeStore, draft: MemoryRecord, limit: int) -> list[MemoryRecord]:
     """Current records that seem to speak of the same: near repeats and contradictions, the closest first."""
+
+    def is_current(record: MemoryRecord) -> bool:
+        return record.is_current(draft.updated_at) and store.is_latest(record)
+
     terms = _telling(draft.content)
     names = store.index.search(
         draft.content,
         LOOKED_AT,
-        accept=lambda name: name != draft.memory_id and store.records[name].is_current(draft.updated_at),
+        accept=lambda name: name != draft.memory_id and is_current(store.records[name]),
     )
     rated = ((_alike(terms, _telling(store.records[name].content)), name) for name, _ in names)
     close = nlargest(limit, (pair for pair in rated if pair[0] >= ALIKE))
@@ -98,8 +98,8 @@ def _alike(one: set[str], other: set[str]) -> float:
 
 def _same_as(store: ScopeStore, draft: MemoryRecord) -> MemoryRecord | None:
     """The active record that says the same to the letter."""
-    names = ("content", "context", "memory_type", "category", "key", "status")
-    for record in store.records.values():
+    names = ("context", "memory_type", "category", "key", "status")
+    for record in store.saying(draft.content):
         if all(getattr(record, name) == getattr(draft, name) for name in names):
             return record
     return None
