@@ -458,7 +458,7 @@ async def test_only_so_many_scopes_stay_loaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"no front matter", "line 1"),
+        (b"---\nno front matter", "line 1"),
         (b"---\ncategory: gossip\n---\nx\n", "`category`"),
         (b"---\nkey: [a]\n---\nx\n", "`key`"),
         (b"---\nexpires_at: soon\n---\nx\n", "`expires_at`"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import pytest
@@ -15,8 +17,10 @@ from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.cli import main
 from miniclaw.gateway.command_table import read_command
+from miniclaw.mcp.call import Call
+from miniclaw.mcp.library import Library
 from miniclaw.memory import LongTermMemory
-from miniclaw.session.models import Usage
+from miniclaw.session.models import Session, Usage
 from miniclaw.tools import ToolContext
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
@@ -200,7 +204,9 @@ async def test_what_is_forgotten_stands_in_no_trace_and_no_end_of_a_turn(tmp_pat
 
             assert (await shown())[0]["content"].endswith(secret), "and when the page is loaded again"
             await claw.memory.clear("owner")
-            assert await shown() == [{"memory_id": saved.memory_id, "content": saved.memory_id}]
+            assert await shown() == [
+                {"memory_id": saved.memory_id, "content": saved.memory_id, "category": "fact"}
+            ]
             async with http.delete(url) as answer:
                 assert answer.status == 200
         await claw.traces.close()
@@ -237,3 +243,73 @@ async def test_a_user_is_wiped_with_everything_that_is_kept_of_them(tmp_path: Pa
                 "users", {"action": "remove", "user_id": "owner", "wipe": True}
             )
     assert texts_below(tmp_path, word) == [] and not (tmp_path / "users/bob").exists()
+
+
+async def test_mcp_resources_say_what_is_sensitive_proposed_or_not_the_users_words(tmp_path: Path) -> None:
+    class NoSessions:
+        async def list(self, user_id: str | None = None) -> list[Session]:
+            return []
+
+        async def load(self, session_id: str) -> Session | None:
+            return None
+
+    memory, caller = LongTermMemory(tmp_path), cast(Call, SimpleNamespace(user="ann"))
+    library = Library(lambda: nullcontext(NoSessions()), lambda: memory)
+    ill = await memory.save("ann", "ill since May", category="sensitive")
+    tea = await memory.save("ann", "likes tea", status="proposed", source="agent")
+    web = await memory.save("ann", "prices rise", source="tool")
+    own = await memory.save("ann", "has a cat")
+    over = await memory.save("ann", "was away", expires_at="2020-01-01", memory_id="mem_over")
+
+    async def told(memory_id: str) -> str | None:
+        found = await library.read_resource(f"miniclaw://memories/{memory_id}", caller)
+        return found and found[0]["text"]
+
+    titles = {one["name"]: one["title"] for one in await library.list_resources(caller)}
+    for record, marks in (
+        (ill, "[sensitive]"),
+        (tea, "[proposed, noted by the assistant]"),
+        (web, "[from a tool, not the user]"),
+    ):
+        assert titles[record.memory_id] == f"{marks} {record.content}"
+        assert await told(record.memory_id) == f"{marks}\n\n{record.content}"
+    assert titles[own.memory_id] == await told(own.memory_id) == "has a cat"
+    assert over.memory_id not in titles and await told(over.memory_id) is None
+
+
+async def test_files_by_hand_are_read_as_they_are_meant_and_the_others_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = tmp_path / "users/owner/memory"
+    directory.mkdir(parents=True)
+    head = "---\nexpires_at: {}\ncategory: {}\nstatus: {}\nmemory_type: Episodic\n---\n{}\n"
+    (directory / "mem_null.md").write_text(
+        head.format("null", "Fact", "Active", "null zebra"), encoding="utf-8"
+    )
+    (directory / "mem_tilde.md").write_text(
+        head.format("~", "TASK", "active", "tilde zebra"), encoding="utf-8"
+    )
+    (directory / "mem_plain.md").write_text("plain zebra\n\nsecond line\n", encoding="utf-8")
+    (directory / "mem_wide.md").write_text("wide zebra\n", encoding="utf-16")
+    (directory / "mem_gbk.md").write_bytes("斑马 zebra".encode("gbk"))
+    (directory / "mem_bad.md").write_text("---\ncategory: gossip\n---\nzebra\n", encoding="utf-8")
+    async with running_claw(tmp_path, ScriptedProvider([]), web=True) as claw:
+        hits = await claw.memory.search("owner", "zebra", 10)
+        assert {(hit.record.memory_id, hit.record.memory_type, hit.record.category) for hit in hits} == {
+            ("mem_null", "episodic", "fact"),
+            ("mem_tilde", "episodic", "task"),
+            ("mem_plain", "semantic", "fact"),
+            ("mem_wide", "semantic", "fact"),
+        }
+        assert claw.gateway is not None and claw.web is not None
+        async with raw_client(claw.gateway.port or 0) as client, aiohttp.ClientSession(headers=AUTH) as http:
+            listed = await client.command("memories")
+            async with http.get(f"http://127.0.0.1:{claw.web.port}/api/memories") as answer:
+                shown = await answer.json()
+    for problems in (listed["problems"], shown["problems"]):
+        reasons = {one["source"]: one["error"] for one in problems}
+        assert reasons.keys() == {"mem_gbk.md", "mem_bad.md"}
+        assert "UTF-8" in reasons["mem_gbk.md"] and "`category`" in reasons["mem_bad.md"]
+    assert "⚠ mem_bad.md: " in command_text("memories", listed)
+    assert await asyncio.to_thread(main, ["memory", "list", "--data-dir", str(tmp_path)]) == 0
+    assert "mem_gbk.md" in capsys.readouterr().err

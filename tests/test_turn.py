@@ -85,7 +85,9 @@ async def test_an_end_tells_what_the_turn_used_and_the_log_holds_question_and_an
     assert [(tool["name"], tool["call_id"], tool["ok"]) for tool in data["tools"]] == [
         ("memory_save", "c1", True)
     ]
-    assert data["used_memories"] == [{"memory_id": known.memory_id}], "words are kept in memory alone"
+    assert data["used_memories"] == [{"memory_id": known.memory_id, "category": "fact"}], (
+        "words are kept in memory alone"
+    )
     (saved,) = data["saved_memories"]
     assert saved.startswith("mem_") and "stopped_by" not in data
     assert [entry.message["role"] for entry in log] == ["user", "assistant", "tool", "assistant"]

@@ -58,7 +58,7 @@ def command_text(name: str, result: dict[str, Any], *, most: int = LISTED) -> st
         case "memories" if "cleared" in result:
             return f"已清空 {result['cleared']} 条记忆。/ {result['cleared']} memories were removed."
         case "memories":
-            return _lines(memory_rows(result["memories"]))
+            return _lines([*_problems(result), *memory_rows(result["memories"])])
         case "remember":
             close = [f"相近的记忆 / close to it: {row}" for row in memory_rows(result.get("similar") or [])]
             return "\n".join([f"记住了。/ Remembered: {result['memory_id']}", *close])
@@ -68,7 +68,7 @@ def command_text(name: str, result: dict[str, Any], *, most: int = LISTED) -> st
         return sentence.format_map(_Given(result))
     key, row = _LISTS.get(name, ("", ""))
     rows = [row.format_map(_Given(one)) for one in result.get(key) or ()]
-    rows += ["⚠ {source}: {error}".format_map(_Given(one)) for one in result.get("problems") or ()]
+    rows += _problems(result)
     return _lines(rows, most) if key else "OK"
 
 
@@ -84,6 +84,10 @@ def memory_rows(memories: Iterable[Mapping[str, Any]]) -> list[str]:
         short = text if len(text) <= ROW else text[: ROW - 1] + "…"
         rows.append(f"{number}. [{kind}{mark}] {short} ({memory['memory_id']}, {memory['updated_at'][:10]})")
     return rows
+
+
+def _problems(result: Mapping[str, Any]) -> list[str]:
+    return ["⚠ {source}: {error}".format_map(_Given(one)) for one in result.get("problems") or ()]
 
 
 def _used(row: Mapping[str, Any]) -> str:

@@ -179,7 +179,7 @@ def report(progress: Progress) -> dict[str, Any]:
         "usage": progress.budget.usage.to_dict(),
         "tools": progress.tools,
         "used_memories": [
-            {"memory_id": found.record.memory_id, "content": found.record.content}
+            found.record.model_dump(include={"memory_id", "content", "category"})
             for found in progress.memories
         ],
         "saved_memories": progress.context.saved_memories,
@@ -190,4 +190,5 @@ def without_memories(data: dict[str, Any]) -> dict[str, Any]:
     """An end as it is stored: of what was recalled only ids, so that a memory that is forgotten is gone."""
     if not data.get("used_memories"):
         return data
-    return {**data, "used_memories": [{"memory_id": one["memory_id"]} for one in data["used_memories"]]}
+    used = [{name: one[name] for name in one if name != "content"} for one in data["used_memories"]]
+    return {**data, "used_memories": used}

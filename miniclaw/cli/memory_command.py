@@ -85,6 +85,8 @@ async def _run(memory: LongTermMemory, args: argparse.Namespace) -> int:
     match args.action:
         case "list":
             _print(await memory.list(scope, include_inactive=args.all), args.json)
+            for name, reason in (await memory.problems(scope)).items():
+                say(f"⚠ {name}: {reason}", file=sys.stderr)
         case "search":
             hits = await memory.search(scope, " ".join(args.text), args.limit)
             _print((hit.record for hit in hits), args.json)

@@ -193,8 +193,8 @@ class Api:
         ids = {one["memory_id"] for row in rows for one in row.get("used_memories", ())}
         words = await self._c.memory.contents(scope, ids) if ids else {}
         for row in filter(lambda row: row.get("used_memories"), rows):
-            named = [one["memory_id"] for one in row["used_memories"]]
-            row["used_memories"] = [{"memory_id": name, "content": words.get(name, name)} for name in named]
+            used = row["used_memories"]
+            row["used_memories"] = [{**m, "content": words.get(m["memory_id"], m["memory_id"])} for m in used]
 
     async def tools(self, request: web.Request) -> web.Response:
         """The tools."""

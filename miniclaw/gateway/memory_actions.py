@@ -19,10 +19,17 @@ class MemoryActions:
         self._memory = memory
 
     async def list(self, scope: str, query: str, limit: int) -> dict[str, Any]:
-        """The scope's memories, oldest first, or those that fit `query`, best first."""
+        """The scope's memories, oldest first, with the files that are none; or those that fit `query`, best first."""
         if query:
             return {"memories": _shown(r.record for r in await self._memory.search(scope, query, limit))}
-        return {"memories": _shown((await self._memory.list(scope))[:limit])}
+        shown = _shown((await self._memory.list(scope))[:limit])
+        problems = await self._memory.problems(scope)
+        if not problems:
+            return {"memories": shown}
+        return {
+            "memories": shown,
+            "problems": [{"source": name, "error": reason} for name, reason in problems.items()],
+        }
 
     async def save(self, scope: str, content: str, **fields: Any) -> dict[str, Any]:
         """Save what a person wrote; `similar` is what it seems to repeat or contradict."""

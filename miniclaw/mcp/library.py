@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Final, Protocol
@@ -100,7 +101,7 @@ class Library:
                 {
                     "uri": MEMORIES + one.memory_id,
                     "name": one.memory_id,
-                    "title": one.content[:80],
+                    "title": _marked(one, " ".join(one.content.split())[:80], " "),
                     "mimeType": "text/markdown",
                 }
                 for one in memories
@@ -144,9 +145,14 @@ class Library:
             record = await self._memories().get(user, memory_id)
         except MemoryStoreError:
             return None
-        if record is None:
+        if record is None or (record.expires_at or "9") <= format_time(time.time()):
             return None
-        return record.content + (f"\n\n{record.context}" if record.context else "")
+        text = record.content + (f"\n\n{record.context}" if record.context else "")
+        return _marked(record, text, "\n\n")
+
+
+def _marked(record: MemoryRecord, text: str, between: str) -> str:
+    return f"[{', '.join(record.marks)}]{between}{text}" if record.marks else text
 
 
 def _fitting(rows: Iterable[tuple[str, str]], value: str) -> list[str]:

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import time
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -218,12 +219,15 @@ class ScopeStore:
         try:
             if signature[1] > MAX_FILE_BYTES:
                 raise MemoryStoreError(f"it is larger than {MAX_FILE_BYTES} bytes")
-            text = self._bytes(path).decode("utf-8")
+            data = self._bytes(path)
+            text = data.decode("utf-16" if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "utf-8")
             record = parse_record(text, memory_id=memory_id, modified=signature[0] / 1e9)
         except FileNotFoundError:
             return
         except (MemoryStoreError, OSError, UnicodeDecodeError) as error:
-            reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            reason = (
+                "it is not UTF-8; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            )
             logger.warning("memory file %s is skipped: %s", path, reason)
             self._seen[memory_id], self.problems[memory_id] = signature, reason
         else:

@@ -294,6 +294,14 @@ class LongTermMemory:
         """Remove all of the scope's memory from disk; how many records there were."""
         return await self._run(scope, ScopeStore.clear)
 
+    async def problems(self, scope: str) -> dict[str, str]:
+        """The files that cannot be read as memories, by name, and why."""
+
+        def work(store: ScopeStore) -> dict[str, str]:
+            return {f"{name}.md": reason for name, reason in sorted(store.problems.items())}
+
+        return await self._run(scope, work, mode="quick")
+
     async def list(self, scope: str, *, include_inactive: bool = False) -> list[MemoryRecord]:
         """What search could find and what is proposed, oldest first; or all, the replaced and expired too."""
         if include_inactive:

@@ -37,6 +37,13 @@ MAX_CHARS: Final = 16_384
 """Characters of a content or of a context; memory keeps facts, not documents."""
 
 _MEMORY_ID = re.compile(r"mem_[a-z0-9]{1,64}")
+_WORD = re.compile(r"[a-z]{3,20}")
+_NO_WORDS: Final = frozenset({"yes", "off", "true", "false", "null"})
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,12}Z")
+_WORDS: Final = frozenset({"memory_type", "category", "source", "status"})
+"""Fields of known words; a person may write them with capitals."""
+_MAYBE: Final = frozenset({"superseded_by", "expires_at", "created_at", "updated_at"})
+"""Fields in which YAML's words for nothing are no words."""
 _USER_ID = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _GROUP_ID = re.compile(r"grp_[a-z0-9]+")
 
@@ -91,15 +98,19 @@ class MemoryRecord(BaseModel):
         return "\n".join(part for part in (self.memory_type, self.content, self.context) if part)
 
     @property
-    def line(self) -> str:
-        """The record on one line as a model reads it: id, type, day, whose words they are, and the words."""
-        marks = [self.memory_id, self.memory_type, local_day(self.updated_at)]
-        if self.status == "proposed":
-            marks.append("proposed")
+    def marks(self) -> list[str]:
+        """What a reader has to know before the words: that they are proposed, sensitive, or not the user's."""
+        marks = [self.status] if self.status != "active" else []
         if self.category == "sensitive":
             marks.append("sensitive")
         if self.source != "user":
             marks.append("noted by the assistant" if self.source == "agent" else "from a tool, not the user")
+        return marks
+
+    @property
+    def line(self) -> str:
+        """The record on one line as a model reads it: id, type, day, whose words they are, and the words."""
+        marks = [self.memory_id, self.memory_type, local_day(self.updated_at), *self.marks]
         context = f" ({self.context})" if self.context else ""
         # Within the line: what goes on below it would look like another record.
         return " ".join(f"[{', '.join(marks)}] {self.content}{context}".split())
@@ -182,6 +193,10 @@ def render_record(record: MemoryRecord) -> str:
 
 def _scalar(text: str) -> str:
     """A text as one line of YAML."""
+    if _WORD.fullmatch(text) and text not in _NO_WORDS:  # the dumper takes ten times as long
+        return f"{text}\n"
+    if _TIME.fullmatch(text):
+        return f"'{text}'\n"
     import yaml
 
     # Between double quotes every character has an escape; other styles lose some line ends of Unicode.
@@ -193,15 +208,24 @@ def _scalar(text: str) -> str:
 def parse_record(text: str, *, memory_id: str, modified: float) -> MemoryRecord:
     """The record in a file; the file's name is its id, and times that are missing are the file's.
 
+    A file without front matter is a fact in plain words.
+
     Raises:
         MemoryStoreError: the front matter or one of its fields cannot be used.
     """
-    parsed = parse_front_matter(text)
-    if isinstance(parsed, FrontMatterProblem):
-        raise MemoryStoreError(f"line {parsed.line}: {parsed.reason}")
-    fields = {name: value for name, value in parsed.fields.items() if value != "" or name == "context"}
-    moment = format_time(modified)
-    content = parsed.body.removesuffix("\n")
+    if not text.removeprefix("\ufeff").startswith("---"):
+        fields, content = {}, text.removeprefix("\ufeff")  # no more than what is to be remembered
+    else:
+        parsed = parse_front_matter(text)
+        if isinstance(parsed, FrontMatterProblem):
+            raise MemoryStoreError(f"line {parsed.line}: {parsed.reason}")
+        given, content = parsed.fields, parsed.body
+        fields = {
+            name: value.lower() if name in _WORDS and isinstance(value, str) else value
+            for name, value in given.items()
+            if value != "" and not (name in _MAYBE and value in ("null", "Null", "NULL", "~"))
+        }
+    moment, content = format_time(modified), content.removesuffix("\n")
     return make_record(
         {"created_at": moment, "updated_at": moment, **fields, "memory_id": memory_id, "content": content}
     )

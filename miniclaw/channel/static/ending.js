@@ -35,7 +35,8 @@ export async function copyFrom(button, text) {
 }
 
 function memories(key, list) {
-	const items = list.map(memory => h("li", typeof memory === "string" ? memory : (memory.content ?? memory.memory_id)))
+	const mark = memory => (memory.category === "sensitive" ? "[sensitive / 敏感] " : "")
+	const items = list.map(memory => h("li", typeof memory === "string" ? memory : mark(memory) + (memory.content ?? memory.memory_id)))
 	const summary = h("summary", h("span", {t: [key, {count: list.length}]}), h("span.chevron", icon("right")))
 	return h("details.memories", summary, h("ul", ...items))
 }
