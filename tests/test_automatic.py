@@ -130,7 +130,9 @@ async def test_what_is_known_is_not_saved_again_and_what_changed_is_kept_beside_
 ) -> None:
     model = Proposes([HOME])
     async with running_claw(tmp_path, model.provider(), arguments=mode("on")) as claw:
-        known = await claw.memory.save("owner", "The user lives in Hangzhou by the West Lake.")
+        known = await claw.memory.save(
+            "owner", "The user lives in Hangzhou by the West Lake.", source="agent"
+        )
         await say(claw, "I live in Hangzhou by the lake.")
         await looked_at(claw)
         assert [record.memory_id for record in await claw.memory.list("owner")] == [known.memory_id]
@@ -155,3 +157,37 @@ async def test_of_one_turn_only_a_few_are_taken(tmp_path: Path) -> None:
         await say(claw, "I like each lake, number by number.")
         await looked_at(claw)
         assert len(await claw.memory.list("owner")) == MOST
+
+
+@pytest.mark.parametrize("category", ["fact", "sensitive"])
+async def test_what_the_user_keeps_themselves_is_not_replaced_unasked(tmp_path: Path, category: Any) -> None:
+    model = Proposes([])
+    async with running_claw(tmp_path, model.provider(), arguments=mode("on")) as claw:
+        known = await claw.memory.save("owner", "The user lives in Hangzhou by the lake.", category=category)
+        model.proposed = [{"content": "The user lives in Chengdu now.", "replaces": known.memory_id}]
+        await say(claw, "I live in Chengdu now, not in Hangzhou by the lake.")
+        await looked_at(claw)
+        old, new = await claw.memory.list("owner")
+    assert (old.memory_id, old.status) == (known.memory_id, "active")
+    assert (new.content, new.status) == ("The user lives in Chengdu now.", "proposed")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ("用户的身份证号是 330106199001011234", ["proposed"]),
+        ("用户得了乙肝", ["proposed"]),
+        ("The card of the user is 4111 1111 1111 1111", ["proposed"]),
+        ("The user is allergic to penicillin", ["proposed"]),
+        ("用户的银行卡密码是 778899", []),
+        ("The api key of the user is sk-abcdefghijklmnop", []),
+        ("用户的猫叫豆豆，订单号 4111 1111 1111 1112", ["active"]),
+    ],
+)
+async def test_numbers_secrets_and_health_are_seen_by_the_program_itself(
+    tmp_path: Path, said: str, expected: list[str]
+) -> None:
+    async with running_claw(tmp_path, Proposes([{"content": said}]).provider(), arguments=mode("on")) as claw:
+        await say(claw, said)
+        await looked_at(claw)
+        assert [record.status for record in await claw.memory.list("owner")] == expected

@@ -17,6 +17,7 @@ from miniclaw.agent.core import Core
 from miniclaw.agent.progress import Progress
 from miniclaw.errors import MiniClawError
 from miniclaw.memory.models import Category, MemoryRecord, MemoryType, is_group
+from miniclaw.memory.sensitive import is_secret, is_sensitive
 from miniclaw.session.models import Session, Turn
 from miniclaw.text import tokenize
 
@@ -100,8 +101,12 @@ class AutomaticMemory:
             logger.warning("turn %s: nothing is proposed to be remembered: %s", turn.turn_id, error)
 
     async def _keep(self, turn: Turn, proposal: _Proposal, known: Sequence[MemoryRecord]) -> None:
-        memory, is_sure = self._c.memory, self._mode == "on"
+        memory = self._c.memory
         old = next((record for record in known if record.memory_id == proposal.replaces), None)
+        # What the user said themselves, or keeps as sensitive, no model takes the place of.
+        is_free = old is None or (old.source == "agent" and old.category != "sensitive")
+        words = f"{proposal.content} {proposal.context}"
+        is_sure = self._mode == "on" and is_free and not is_sensitive(words)
         record = await memory.save(
             turn.scope,
             proposal.content,
@@ -144,6 +149,7 @@ def _proposals(text: str, said: str, known: Sequence[MemoryRecord]) -> list[_Pro
             continue
         terms = set(tokenize(proposal.content)) - set(tokenize("user 用户"))
         is_theirs = len(terms & words) >= GROUNDED * len(terms) > 0
-        if is_theirs and proposal.category != "sensitive" and not any(terms <= record for record in old):
+        is_barred = proposal.category == "sensitive" or is_secret(f"{proposal.content} {proposal.context}")
+        if is_theirs and not is_barred and not any(terms <= record for record in old):
             usable.append(proposal)
     return usable[:MOST]
