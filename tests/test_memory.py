@@ -319,6 +319,12 @@ async def test_update_changes_what_is_given_and_nothing_else(memory: LongTermMem
     assert await found(memory, "alice", "tea") == []
 
 
+async def test_an_update_can_take_key_and_expiry_away(memory: LongTermMemory) -> None:
+    old = await memory.save("alice", "tea", category="preference", key="drink", expires_at="2999-01-01")
+    new = await memory.update("alice", old.memory_id, key="", expires_at="")
+    assert (new.key, new.expires_at, new.content) == (None, None, "tea")
+
+
 async def test_supersede_keeps_the_record_out_of_search(memory: LongTermMemory) -> None:
     old = await memory.save("alice", "lives in Bonn")
     new = await memory.save("alice", "lives in Graz")

@@ -244,3 +244,13 @@ def test_only_searching_is_free_of_risk(memory: LongTermMemory) -> None:
     assert all(tool.idempotent and tool.wants_context for tool in tools.values())
     assert "still matter later" in tools["memory_save"].description
     assert "only when the user asks" in tools["memory_save"].description
+
+
+async def test_the_question_before_forgetting_shows_nothing_sensitive_to_a_group(
+    tools: ToolRegistry, memory: LongTermMemory
+) -> None:
+    tool = tools.find("memory_delete")
+    assert tool is not None
+    for scope, shown in (("alice", "ill since May"), ("grp_1", "(sensitive / 敏感)")):
+        record = await memory.save(scope, "ill since May", category="sensitive")
+        assert await tool.describe({"memory_id": record.memory_id}, context(scope)) == shown

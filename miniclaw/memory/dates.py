@@ -47,6 +47,34 @@ _LAST_DAY = re.compile(
 )
 
 
+_LAST_MONTH = re.compile(r"\b(?:last|this) month\b|(?:上|这|本)个?月")
+_LAST_WEEK = re.compile(r"\b(last|this) week\b|(上上|上|这|本)(?:个)?(?:周|星期|礼拜)")
+_HAN_NUMBER = re.compile(
+    r"([一二两三四五六七八九]?十[一二三四五六七八九]?|[一二两三四五六七八九])(?=月|[日号]|(?:天|周|个?星期|个?月)(?:之)?前)"
+)
+_NUMBERS: Final = {
+    name: number
+    for number, name in enumerate("one two three four five six seven eight nine ten eleven twelve".split(), 1)
+} | {"a": 1, "an": 1}
+_ENGLISH_NUMBER = re.compile(rf"\b({'|'.join(_NUMBERS)}) (?=(?:day|week|month)s? ago\b)", re.IGNORECASE)
+_YEARS: Final = {"前年": -2, "去年": -1, "今年": 0, "last year": -1, "this year": 0}
+
+
+def _spelt_out(text: str, today: str) -> str:
+    """Numbers in words as digits, and the years that are relative to today as years, where a date may follow."""
+    text = _HAN_NUMBER.sub(lambda match: str(_number(match[1])), text)
+    text = _ENGLISH_NUMBER.sub(lambda match: f"{_NUMBERS[match[1].lower()]} ", text)
+    for words, years in _YEARS.items() if today else ():
+        text = text.replace(words, f"{int(today[:4]) + years}{'年' if words[-1] == '年' else ''}")
+    return text
+
+
+def _number(text: str) -> int:
+    tens, ten, ones = text.replace("两", "二").rpartition("十")
+    digits = "零一二三四五六七八九"
+    return (digits.index(tens or "一") * 10 if ten else 0) + (digits.index(ones) if ones else 0)
+
+
 @dataclass(frozen=True, slots=True)
 class DateHint:
     """A year, month or day, as far as it was named."""
@@ -58,6 +86,7 @@ class DateHint:
     @classmethod
     def of(cls, text: str, today: str = "") -> Self | None:
         """What a question says of time; relative words need `today` as `YYYY-MM-DD`."""
+        text = _spelt_out(text, today)
         lower = text.lower()
         if match := _ISO.search(lower):
             return cls._sound(match[1], match[2], match[3])
@@ -72,6 +101,14 @@ class DateHint:
                 return cls._sound(match[4], str(_SHORT[match[2][:3]]), match[1] or match[3])
         if match := _YEAR.search(lower):
             return cls(int(match[1]), None, None)
+        if today and (match := _LAST_MONTH.search(lower)):
+            months = int(today[:4]) * 12 + int(today[5:7]) - (2 if match[0][0] in "l上" else 1)
+            return cls(months // 12, months % 12 + 1, None)
+        if today and (match := _LAST_WEEK.search(lower)):
+            now = date.fromisoformat(today)
+            back = {"last": 7, "上上": 14, "上": 7}.get(match[1] or match[2], 0)
+            monday = now - timedelta(days=now.weekday() + back)
+            return cls(monday.year, monday.month, monday.day)
         return None
 
     @classmethod

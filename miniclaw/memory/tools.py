@@ -9,7 +9,7 @@ from typing import Any, Final
 from miniclaw.errors import MemoryStoreError, ToolError
 from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.long_term import LongTermMemory
-from miniclaw.memory.models import MemoryRecord, MemorySearchResult, MemorySource
+from miniclaw.memory.models import MemoryRecord, MemorySearchResult, MemorySource, is_group
 from miniclaw.tools.arguments import check_arguments
 from miniclaw.tools.base import Risk, Tool, ToolResult
 from miniclaw.tools.context import ToolContext
@@ -203,7 +203,10 @@ class _Delete(_MemoryTool):
             record = await self._memory.get(context.scope, str(arguments.get("memory_id")))
         except MemoryStoreError:
             return ""
-        return record.content if record else ""
+        if record is None:
+            return ""
+        is_hidden = record.category == "sensitive" and is_group(context.scope)
+        return "(sensitive / 敏感)" if is_hidden else record.content
 
 
 def _source(call: ToolContext) -> MemorySource:
