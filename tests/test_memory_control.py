@@ -263,7 +263,7 @@ async def test_mcp_resources_say_what_is_sensitive_proposed_or_not_the_users_wor
 
     async def told(memory_id: str) -> str | None:
         found = await library.read_resource(f"miniclaw://memories/{memory_id}", caller)
-        return found and found[0]["text"]
+        return str(found[0]["text"]) if found else None
 
     titles = {one["name"]: one["title"] for one in await library.list_resources(caller)}
     for record, marks in (

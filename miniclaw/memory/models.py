@@ -100,7 +100,7 @@ class MemoryRecord(BaseModel):
     @property
     def marks(self) -> list[str]:
         """What a reader has to know before the words: that they are proposed, sensitive, or not the user's."""
-        marks = [self.status] if self.status != "active" else []
+        marks: list[str] = [self.status] if self.status != "active" else []
         if self.category == "sensitive":
             marks.append("sensitive")
         if self.source != "user":
