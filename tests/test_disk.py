@@ -258,13 +258,15 @@ async def test_a_clear_whose_turn_comes_while_the_disk_fails_is_carried_out_at_i
 
         monkeypatch.setattr(claw.commands, "run_queued", run)
         receipt = await claw.router.route(
-            Inbound(
-                msg_id="m_clear",
-                msg_type="command",
-                payload=CommandPayload(name="clear"),
-                channel="ws",
-                user_id="owner",
-                session_id=session_id,
+            Inbound.model_validate(
+                {
+                    "msg_id": "m_clear",
+                    "msg_type": "command",
+                    "payload": CommandPayload(name="clear"),
+                    "channel": "ws",
+                    "user_id": "owner",
+                    "session_id": session_id,
+                }
             )
         )
         await eventually(lambda: len(disk.failed) > 5)
