@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from miniclaw.agent.report import Report
 from miniclaw.errors import ModelError
@@ -52,24 +52,55 @@ _LIMIT: Final = re.compile(
     rf"|{_NUMBER} (?:tokens? )?(?:max|limit|or less)"
 )
 """A number that words make a limit; the last one is the surest."""
-_SUM: Final = re.compile(r"(\d{1,9})\)? ?\+ ?[\w\s]{0,20}?\(?(\d{1,9})\)? ?>")
-_SENT: Final = re.compile(rf"(?:requested:?|has|contains|passed|resulted in) (?:about )?{_NUMBER}")
+_SUM: Final = re.compile(r"(\d{1,9})\)? ?\+ ?[\w\s]{0,20}?[(=]?(\d{1,9})\)? ?(?:>|\)|超过)")
+"""The history, and the longest answer that may follow."""
+_TOTAL: Final = re.compile(
+    rf"(?:total of|requested:?) (?:a total of )?(?:about |at least )?{_NUMBER}(?! (?:output|completion))"
+)
+_PROMPT_PART: Final = re.compile(
+    rf"(?:has|contains|passed|resulted in) (?:about |at least )?{_NUMBER}"
+    r"|(\d{1,9}) \W?(?:inputs?|prompt)\W? tokens|upper bound for (\d{1,9})|输入 ?(\d{3,9})"
+    r"|(?<!maximum )(?<!max )(?:prompt|inputs?|request)(?:_tokens)?\b"
+    rf"(?:[ (]+(?!and\b|or\b|than\b|exceed|max|limit|should|must)[a-z_]+){{0,4}}?[ :(=]{{1,3}}{_NUMBER}"
+)
+"""What the history alone has."""
 _ANSWER_PART: Final = re.compile(
     rf"{_NUMBER} (?:tokens )?(?:in|for) (?:the|your) (?:completion|output)"
-    r"|\d\)? ?\+ ?(?:[a-z_]{0,30} ?[=(])?(\d{1,9})\)? ?(?:>|\))"
+    rf"|{_NUMBER} (?:output tokens|completion tokens|\W?max_(?:new_|completion_|output_)?tokens)"
+    rf"|max(?:_(?:new_|completion_|output_)?tokens| output)\W{{1,3}}{_NUMBER}"
 )
-"""What of that was set aside for the answer."""
+"""What was set aside for the answer."""
+_NO_COUNT: Final = re.compile(r"\d+ characters|resulting in a maximum input length of \d+")
+"""Numbers that are neither the window nor what was sent."""
 
 LOOKED_AT: Final = 600
 """Characters of a sentence in which the words are looked for."""
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
+class _Sizes(NamedTuple):
+    """Tokens, as far as a sentence tells them."""
+
+    limit: int | None = None
+    prompt: int | None = None
+    answer: int | None = None
+    total: int | None = None
+
+    @property
+    def sent(self) -> int | None:
+        """All that was asked for."""
+        return self.total if self.prompt is None else self.total or self.prompt + (self.answer or 0)
+
+    def history(self, answer: int) -> int | None:
+        """What the history has where the longest answer is `answer`."""
+        is_sum = self.prompt is None and self.total is not None and self.total > answer
+        return (self.total or 0) - answer if is_sum else self.prompt
+
+
 def overflow_in(report: Report, status: int) -> ModelError | None:
     """The overflow that a report tells of, if it does."""
-    message = _plain(report)
-    limit, sent = _numbers(message)
-    limit, sent = report.limit or limit, report.sent or sent
+    message, found = _plain(report), _sizes(report)
+    limit, sent = found.limit, found.sent
     if status == 429 or _RATE.search(message):  # a rate, unless this request alone is above it
         is_overflow = bool(limit and sent and sent > limit and "token" in message)
     else:
@@ -77,13 +108,14 @@ def overflow_in(report: Report, status: int) -> ModelError | None:
         is_worded = _WORDS.search(message) and not is_about_answer and not _OTHER.search(message)
         # What was sent is below the limit where the length of the answer that was asked for is what is too long.
         is_short = limit and sent and sent < limit
-        is_overflow = (
-            status in {200, 400, 413, 422, 500} and not is_short and bool(is_worded or report.has(_CODES))
+        is_overflow = status in {200, 400, 413, 422, 500} and (
+            bool(is_worded and not is_short) or report.has(_CODES)
         )
     if not is_overflow and status != 413:
         return None
-    answer = _answer_in(message)
-    text = _WITH_ANSWER if limit and sent and answer and sent - answer < limit else TOO_LONG
+    history = found.history(found.answer or 0)
+    is_answer = limit and found.answer and history is not None and history < limit
+    text = _WITH_ANSWER if is_answer else TOO_LONG
     return ModelError("context_overflow", text, kind="context_overflow", limit=limit, requested=sent)
 
 
@@ -92,32 +124,34 @@ def room_for_answer(report: Report, asked: int) -> int | None:
 
     Half of that, or what the history leaves, but no less than a quarter: then the history is what is too long.
     """
-    message = _plain(report)
-    (limit, sent), answer = _numbers(message), _answer_in(message)
-    if not limit or not sent or not 2 * answer > limit > sent - answer:
+    found = _sizes(report)
+    answer, limit = found.answer or asked, found.limit
+    history = found.history(answer)
+    if not limit or history is None or not 2 * answer > limit > history:
         return None
-    most = max(limit // 4, min(limit // 2, limit - (sent - answer)))
+    most = max(limit // 4, min(limit // 2, limit - history))
     return most if most < asked else None
-
-
-def _answer_in(message: str) -> int:
-    found = _ANSWER_PART.search(message)
-    return int(found[1] or found[2]) if found else 0
 
 
 def _plain(report: Report) -> str:
     return _THOUSANDS.sub("", report.message[:LOOKED_AT]).lower()
 
 
-def _numbers(message: str) -> tuple[int | None, int | None]:
-    """The limit that a sentence names, and what was sent: what it says of that, or its largest number above the limit."""
-    if "string" in message or "character" in message:
-        return None, None
-    limit = next((int(found[1] or found[2]) for found in reversed(list(_LIMIT.finditer(message)))), None)
+def _sizes(report: Report) -> _Sizes:
+    """What a report names; of a sentence without words for it, its largest number above the limit is the total."""
+    message = _plain(report)
+    if "string" in message or ("character" in message and "token" not in message):
+        return _Sizes(report.limit, report.sent)
+    message = _NO_COUNT.sub("", message)
+    limit = report.limit or _number(next(reversed(list(_LIMIT.finditer(message))), None))
     if (parts := _SUM.search(message)) is not None:
-        return limit, int(parts[1]) + int(parts[2])
-    if (sent := _SENT.search(message)) is not None:
-        return limit, int(sent[1])
-    return limit, max(
-        (int(n) for n in re.findall(_NUMBER, message) if limit and int(n) > limit), default=None
-    )
+        return _Sizes(limit, int(parts[1]), int(parts[2]))
+    answer, total = _number(_ANSWER_PART.search(message)), _number(_TOTAL.search(message))
+    prompt = report.sent if report.sent is not None else _number(_PROMPT_PART.search(message))
+    if prompt is None and total is None and limit:
+        total = max((int(n) for n in re.findall(_NUMBER, message) if int(n) > limit), default=None)
+    return _Sizes(limit, prompt, answer, total)
+
+
+def _number(found: re.Match[str] | None) -> int | None:
+    return int(next(filter(None, found.groups()))) if found else None

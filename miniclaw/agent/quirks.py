@@ -40,7 +40,7 @@ _ALLOWED: Final = re.compile(
     r"\bexpected|one of|should be|must be|supported (?:values|roles)|\bonly\b|allowed"
 )
 _TOO_LARGE: Final = re.compile(
-    r"(?:at most|maximum (?:value )?(?:is|of)|less than or equal to|<=|\[\d+, ?|max_tokens of) ?(\d+)"
+    r"(?:at most|maximum (?:value )?(?:is|of)|less than or equal to|<=|\[\d+, ?|max_tokens of)[ `]*(\d+)"
 )
 
 
@@ -107,7 +107,7 @@ class Quirks:
                 return f"{name}={value}"
         return (
             self._learn_role(words, _roles(body))
-            or self._learn_length(words, body)
+            or self._learn_length(report, body)
             or self._learn_parameter(report, body)
         )
 
@@ -156,7 +156,8 @@ class Quirks:
                     return f"{role}={other}"
         return ""
 
-    def _learn_length(self, words: str, body: Mapping[str, Any]) -> str:
+    def _learn_length(self, report: Report, body: Mapping[str, Any]) -> str:
+        words = report.words
         sent = next((name for name in LENGTHS if name in body), "")
         if not sent or not any(name in words for name in LENGTHS):
             return ""
@@ -164,6 +165,8 @@ class Quirks:
         if (most := _TOO_LARGE.search(words)) is not None and 0 < int(most[1]) < body[sent]:
             self.longest = int(most[1])
             return f"{sent}={self.longest}"
+        if room := self.learn_room(report, body):
+            return room
         if sent != LENGTHS[2] and self.is_new(f"length={other}"):
             self.length = other
             return other
