@@ -558,6 +558,35 @@ async def test_compact_is_counted_shortened_when_it_is_too_long_and_refused_when
         assert row["calls"] == len(model.requests)
 
 
+@pytest.mark.parametrize("cuts", [1, 99])
+async def test_a_summary_that_was_cut_is_asked_for_again_and_then_of_another_model(
+    tmp_path: Path, cuts: int
+) -> None:
+    summaries: list[int] = []
+
+    def script(messages: list[Message], number: int) -> Any:
+        if "Summarise" not in messages[0]["content"]:
+            return {"text": "yes"}
+        summaries.append(number)
+        return {"text": "half of a summary", "cut": len(summaries) <= cuts}
+
+    async with FakeModel(script) as down, FakeModel() as other:
+        models = [
+            OpenAIProvider(name, api_key="none", base_url=server.url, max_retries=1, jitter=lambda: 0.0)
+            for name, server in (("fake-chat", down), ("other", other))
+        ]
+        async with running_claw(tmp_path, FallbackProvider(models)) as claw:
+            receipt = await send(claw, "one")
+            await outcome(claw, receipt.turn_id)
+            queued = await claw.router.route(command("compact", receipt.session_id))
+            assert (await outcome(claw, queued.turn_id))["name"] == "command.result"
+            assert (len(summaries), len(other.requests)) == (2, int(cuts > 1))
+            records = [r for r in await trace_of(claw) if r["kind"] == "model" and r["purpose"] == "compact"]
+            assert len(records) == 2 + len(other.requests), "each attempt is counted"
+        for model in models:
+            await model.close()
+
+
 async def test_a_compact_that_the_model_does_not_answer_ends_in_time(tmp_path: Path) -> None:
     never = asyncio.Event()
 

@@ -15,7 +15,7 @@ from miniclaw.agent.core import Core
 from miniclaw.agent.model_call import ModelCall
 from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Progress
-from miniclaw.agent.providers import LLMResponse, Message
+from miniclaw.agent.providers import LLMResponse, Message, unwatched
 from miniclaw.agent.replies import limit_sentence
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.memory.compaction import compact, summary_request
@@ -140,7 +140,7 @@ async def ask_model(
             if (stop := await progress.budget.admit(provider.info.name)) is not None:
                 raise ModelError("model_quota", limit_sentence(stop, turn.text, ""))
             with ModelCall(progress.budget, trace, provider.info.name, messages) as call:
-                async with aclosing(call.hear(provider.stream(messages))) as chunks:
+                async with aclosing(call.hear(unwatched(provider, messages))) as chunks:
                     async for _ in chunks:
                         pass
     except TimeoutError as error:

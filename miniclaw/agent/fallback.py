@@ -16,6 +16,7 @@ from miniclaw.agent.providers import (
     Message,
     ModelInfo,
     WarmsUp,
+    unwatched,
     whole,
 )
 from miniclaw.errors import ModelError
@@ -77,8 +78,13 @@ class FallbackProvider:
             await provider.close()
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> LLMResponse:
-        async with aclosing(self._ask(messages, tools, shows=False)) as chunks:
+        async with aclosing(self.unwatched(messages, tools)) as chunks:
             return await whole(chunks)
+
+    def unwatched(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> AsyncGenerator[LLMChunk, None]:
+        return self._ask(messages, tools, shows=False)
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None
@@ -95,7 +101,7 @@ class FallbackProvider:
             if name != last or failures:
                 yield LLMChunk(again=Again(name, last, failures[-1] if failures else None))
             last = name
-            stream = provider.stream(messages, tools)
+            stream = provider.stream(messages, tools) if shows else unwatched(provider, messages, tools)
             try:
                 async for chunk in stream:
                     is_shown = is_shown or (shows and bool(chunk.text or chunk.reasoning))

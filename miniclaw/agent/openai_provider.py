@@ -146,8 +146,13 @@ class OpenAIProvider:
 
     async def chat(self, messages: Sequence[Message], tools: Sequence[Message] | None = None) -> LLMResponse:
         # Streamed as well: some models think only so, and no proxy takes a long answer for a dead one.
-        async with aclosing(self._ask(messages, tools or (), shows=False)) as chunks:
+        async with aclosing(self.unwatched(messages, tools)) as chunks:
             return await whole(chunks)
+
+    def unwatched(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> AsyncGenerator[LLMChunk, None]:
+        return self._ask(messages, tools or (), shows=False)
 
     def stream(
         self, messages: Sequence[Message], tools: Sequence[Message] | None = None

@@ -18,8 +18,10 @@ __all__ = [
     "LLMProvider",
     "LLMResponse",
     "ModelInfo",
+    "Repeats",
     "ToolCall",
     "WarmsUp",
+    "unwatched",
     "whole",
 ]
 
@@ -126,6 +128,17 @@ class WarmsUp(Protocol):
         ...
 
 
+@runtime_checkable
+class Repeats(Protocol):
+    """A provider whose streams can begin anew after something has come."""
+
+    def unwatched(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None
+    ) -> AsyncIterator[LLMChunk]:
+        """As `stream`, for a reader that shows nobody what comes: it may be void, as a chunk with `again` says."""
+        ...
+
+
 class LLMProvider(Protocol):
     """A model behind whatever API.
 
@@ -159,6 +172,14 @@ class LLMProvider(Protocol):
     async def close(self) -> None:
         """Let go of connections; may be called again."""
         ...
+
+
+def unwatched(
+    provider: LLMProvider, messages: Sequence[Message], tools: Sequence[Message] | None = None
+) -> AsyncIterator[LLMChunk]:
+    """The stream of an answer of which nobody is shown anything before its end."""
+    ask = provider.unwatched if isinstance(provider, Repeats) else provider.stream
+    return ask(messages, tools)
 
 
 async def whole(chunks: AsyncIterator[LLMChunk]) -> LLMResponse:
