@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from miniclaw.agent.calls import may_clear
 from miniclaw.agent.core import Core
@@ -89,7 +88,7 @@ def build_core(
             data_dir,
             registry,
             workspace=workspace_of(data_dir, "owner", settings.users),
-            questions=Questions(partial(_sampled, provider)),
+            questions=Questions(),
         ),
         provider=provider,
         push=push,
@@ -114,10 +113,6 @@ def meaning_of(settings: Settings) -> MeaningIndex | None:
     api_key = wanted.api_key or (settings.model.api_key if wanted.base_url is None else None)
     secret = api_key.get_secret_value() if api_key else ""
     return MeaningIndex(EndpointEmbeddings(wanted.model, base_url, secret, **floor))
-
-
-async def _sampled(provider: LLMProvider, messages: list[dict[str, Any]]) -> tuple[str, str]:
-    return (await provider.chat(messages)).text, provider.info.name
 
 
 class _Outside:

@@ -243,18 +243,18 @@ async def test_a_server_at_a_url_that_leads_on_and_on_is_left(
 
 
 async def test_the_budget_of_a_turn_is_its_own_and_nobody_samples_outside_one() -> None:
-    async def model(messages: list[dict[str, Any]]) -> tuple[str, str]:
-        return "four", "m"
+    async def model(purpose: str, messages: list[dict[str, Any]]) -> LLMResponse:
+        return LLMResponse(text="four")
 
     async def agreed(*shown: object) -> bool:
         return True
 
-    questions = Questions(model)
+    questions = Questions()
     ask = {"messages": [{"role": "user", "content": {"type": "text", "text": "2+2?"}}]}
 
     def host(turn: str | None) -> Any:
         place: Any = {"user_id": "u", "scope": "u", "session_id": "s", "workspace": Path("w")}
-        return questions.host("s", (), turn and ToolContext(turn_id=turn, confirm=agreed, **place))  # type: ignore[arg-type]
+        return questions.host("s", (), turn and ToolContext(turn_id=turn, confirm=agreed, ask=model, **place))  # type: ignore[arg-type]
 
     for _ in range(MAX_SAMPLES):
         for turn in ("a", "b"):

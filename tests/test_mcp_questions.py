@@ -9,14 +9,18 @@ from typing import Any
 import pytest
 
 from miniclaw.agent.approval import Decision
+from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.errors import MCPError, ModelError
 from miniclaw.mcp.client.questions import MAX_SAMPLES, Questions
+from miniclaw.session.models import Usage
 from miniclaw.tools.context import ToolContext
 from tests.support.agent import eventually, is_asking, outcome, question, result_in, send, zap
 from tests.support.claw import running_claw
 from tests.support.mcp_servers import program, until, write_config
+from tests.support.model import FakeModel, Message, Reply
+from tests.test_limits import trace_of
 
 ASKING = """
 asked = {}
@@ -68,20 +72,55 @@ async def test_a_servers_question_is_asked_where_the_person_is_and_goes_back_to_
     assert expected in result_in(provider.requests[-1])
 
 
-def context(answer: bool) -> ToolContext:
+async def four(purpose: str, messages: list[dict[str, Any]]) -> LLMResponse:
+    return LLMResponse(text="four " * 100, usage=Usage(model="m"))
+
+
+SAYS = {"prompt_tokens": 1000, "completion_tokens": 10}
+
+
+async def test_an_answer_for_a_server_is_counted_recorded_and_limited_with_the_turn(tmp_path: Path) -> None:
+    body = ASKING.replace("METHOD", repr("sampling/createMessage")).replace("PARAMS", repr(SAMPLE))
+    write_config(tmp_path, fake=program(tmp_path, body))
+    much = {"prompt_tokens": 500_000, "completion_tokens": 100_000}
+
+    def script(messages: list[Message], number: int) -> Reply:
+        is_asked = messages[-1]["role"] == "user" and "2+2" in str(messages[-1]["content"])
+        return (
+            {"text": "four", "usage": much}
+            if is_asked
+            else {"calls": [("mcp__fake__say", {"at": "x"})], "usage": SAYS}
+        )
+
+    limits = {"approval.allow": ["mcp__fake__say"], "agent.max_tokens_per_turn": 50_000}
+    async with FakeModel(script) as model:
+        provider = OpenAIProvider("m", api_key="k", base_url=model.url)
+        async with running_claw(tmp_path, provider, arguments=limits) as claw:
+            await until(lambda: claw.servers.status()[0]["state"] == "ready")
+            receipt = await send(claw)
+            asked = await question(claw)
+            await eventually(lambda: is_asking(claw, receipt.session_id or ""))
+            await claw.desk.decide(asked.approval_id, "owner", "once")
+            data = (await outcome(claw, receipt.turn_id))["data"]
+            assert data["stopped_by"] == "tokens" and len(model.requests) == 2
+            assert (data["usage"]["calls"], data["usage"]["output_tokens"]) == (2, 100_010)
+            purposes = [r["purpose"] for r in await trace_of(claw) if r["kind"] == "model"]
+            assert purposes == ["answer", "sampling"]
+            (row,) = await claw.commands._c.usage.rows("owner")
+            assert row["calls"] == 2
+        await provider.close()
+
+
+def context(answer: bool, ask: Any = four) -> ToolContext:
     async def confirm(about: str, shown: dict[str, Any], summary: str) -> bool:
         return answer
 
     place = {"user_id": "u", "scope": "u", "session_id": "s", "turn_id": "t", "workspace": Path("w")}
-    return ToolContext(confirm=confirm, **place)  # type: ignore[arg-type]
-
-
-async def four(messages: list[dict[str, Any]]) -> tuple[str, str]:
-    return "four " * 100, "m"
+    return ToolContext(confirm=confirm, ask=ask, **place)  # type: ignore[arg-type]
 
 
 async def test_a_form_that_yes_does_not_fill_in_is_cancelled_and_nobody_there_is_a_no() -> None:
-    questions = Questions(four)
+    questions = Questions()
     text = {"requestedSchema": {"properties": {"name": {"type": "string"}}, "required": ["name"]}}
     host = questions.host("s", (), context(True))
     assert await host.answer("elicitation/create", text) == {"action": "cancel"}
@@ -93,7 +132,7 @@ async def test_a_form_that_yes_does_not_fill_in_is_cancelled_and_nobody_there_is
 
 
 async def test_sampling_has_a_budget_and_takes_only_text() -> None:
-    host = Questions(four).host("s", (), context(True))
+    host = Questions().host("s", (), context(True))
     image = {"messages": [{"role": "user", "content": {"type": "image"}}]}
     wrong: list[dict[str, Any]] = [{}, {"messages": []}, image]
     for params in wrong:
@@ -108,8 +147,8 @@ async def test_sampling_has_a_budget_and_takes_only_text() -> None:
 
 
 async def test_a_model_that_fails_is_told_to_the_server() -> None:
-    async def broken(messages: list[dict[str, Any]]) -> tuple[str, str]:
+    async def broken(purpose: str, messages: list[dict[str, Any]]) -> LLMResponse:
         raise ModelError("model_error", "out of order")
 
     with pytest.raises(MCPError, match="did not answer"):
-        await Questions(broken).host("s", (), context(True)).answer("sampling/createMessage", SAMPLE)
+        await Questions().host("s", (), context(True, broken)).answer("sampling/createMessage", SAMPLE)

@@ -202,7 +202,8 @@ class TurnRunner:
         if (reason := await self._hook("before_turn", turn)) is not None:
             return self._finished(turn, feed, progress, Finished(LLMResponse(text=reason)))
         tools = await self._opening.tools(session, progress)
-        layers = await until_stored(lambda: self._layers(turn, session, progress, tools))
+        ask = partial(ask_model, self._c, turn, session, progress)
+        layers = await until_stored(lambda: self._layers(turn, session, progress, tools, ask))
         chosen = session.metadata.get("model")
         transcript = SessionTranscript(
             session,
@@ -231,7 +232,7 @@ class TurnRunner:
                     context=progress.context,
                 )
                 progress.trace = progress.trace.part("answer", layers)
-                finished = await self._listen(transcript, tools, gate, feed, progress, chosen)
+                finished = await self._listen(transcript, tools, gate, feed, progress, chosen, ask)
         except TimeoutError:
             if not timer.expired():
                 raise
@@ -239,10 +240,11 @@ class TurnRunner:
             await until_stored(lambda: self._c.sessions.refresh(session))
         return self._finished(turn, feed, progress, finished)
 
-    async def _layers(self, turn: Turn, session: Session, progress: Progress, tools: ToolBox) -> list[Layer]:
+    async def _layers(
+        self, turn: Turn, session: Session, progress: Progress, tools: ToolBox, ask: Ask
+    ) -> list[Layer]:
         """The system prompt, after the conversation was made to fit beside it."""
         layers = self._opening.layers(session, turn, progress)
-        ask = partial(ask_model, self._c, turn, session, progress)
         if await self._compactor.make_room(session, joined(layers), tools.get_openai_tools(), ask):
             return self._opening.layers(session, turn, progress)
         return layers
@@ -255,19 +257,18 @@ class TurnRunner:
         feed: TurnFeed,
         progress: Progress,
         model: str | None,
+        ask: Ask,
     ) -> Finished:
         """Run the agent and show what it says and does."""
         finished = Finished(LLMResponse())
-        runtime = self._runtime
         given: dict[str, Any] = {"budget": progress.budget, "trace": progress.trace, "model": model}
-        name = model or self._c.provider.info.name
-        own: dict[str, Any] = {"window": self._c.window, "model_name": name}
-        parent = Parent(runtime=runtime, toolbox=tools, gate=gate, **own, **given)
+        own: dict[str, Any] = {"window": self._c.window, "model_name": model or self._c.provider.info.name}
+        parent = Parent(runtime=self._runtime, toolbox=tools, gate=gate, **own, **given)
         outer = PARENT.set(parent)
         try:
             show = partial(feed.emit, "tool.progress")
-            context = replace(progress.context, confirm=gate.confirm, show=show)
-            async for event in runtime.run(transcript, tools, gate, context=context, **given):
+            context = replace(progress.context, confirm=gate.confirm, ask=ask, show=show)
+            async for event in self._runtime.run(transcript, tools, gate, context=context, **given):
                 match event:
                     case LLMChunk():
                         show_chunk(feed, event)

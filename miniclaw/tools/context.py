@@ -8,7 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["HasWorkspace", "ToolContext", "workspace_of"]
+from miniclaw.session.models import Usage
+
+__all__ = ["Answer", "HasWorkspace", "ToolContext", "workspace_of"]
+
+
+class Answer(Protocol):
+    """What a model said."""
+
+    @property
+    def text(self) -> str:
+        """Without thoughts and calls."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """What it used, and which model it was."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +46,8 @@ class ToolContext:
     """Asks the person of the turn yes or no in the middle of a call: what about, what is shown, a sentence."""
     call_id: str = ""
     """The call that is served, where there is one."""
+    ask: Callable[[str, list[dict[str, Any]]], Awaitable[Answer]] | None = None
+    """Has the turn's model answer messages, for a purpose that the trace names, within the limits of the turn."""
     show: Callable[[dict[str, Any]], object] | None = None
     """Shows how far a call is: `{call_id, progress, total, message}`, at most a few times a second."""
     judged: tuple[Mapping[str, Any], Any] | None = None

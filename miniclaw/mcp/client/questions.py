@@ -14,12 +14,9 @@ from typing import Any, Final
 from miniclaw.errors import MCPError, ModelError
 from miniclaw.mcp.client.host import Host
 from miniclaw.mcp.protocol import INTERNAL_ERROR, INVALID_PARAMS
-from miniclaw.tools.context import ToolContext
+from miniclaw.tools.context import Answer, ToolContext
 
-__all__ = ["Model", "Questions"]
-
-Model = Callable[[list[dict[str, Any]]], Awaitable[tuple[str, str]]]
-"""Answers chat messages: the text, and the name of the model; raises `ModelError`."""
+__all__ = ["Questions"]
 
 MAX_SAMPLES: Final = 5
 """How often servers may have the model answer in one turn."""
@@ -34,14 +31,9 @@ _REJECTED: Final = -1
 
 
 class Questions:
-    """Makes the `Host` of each call.
+    """Makes the `Host` of each call."""
 
-    Args:
-        model: has the configured model answer.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
+    def __init__(self) -> None:
         self._samples: dict[str, int] = {}
 
     def host(self, server: str, roots: Sequence[Path], context: ToolContext | None = None) -> Host:
@@ -79,27 +71,27 @@ class Questions:
         self, server: str, context: ToolContext | None, params: dict[str, Any]
     ) -> dict[str, Any]:
         messages = _messages(params)
-        self._count(context)
+        ask = self._count(context)
         asked = "\n".join(message["content"] for message in messages)[:SHOWN_CHARS]
         if not await _confirm(
             context, server, {"sampling": asked}, f"{server} wants the model to answer this."
         ):
             raise MCPError(_REJECTED, "The user did not allow it.")
         try:
-            text, model = await self._model(messages)
+            answer = await ask("sampling", messages)
         except ModelError as error:
             raise MCPError(INTERNAL_ERROR, f"The model did not answer: {error}") from error
-        limit = params.get("maxTokens")
+        limit, text = params.get("maxTokens"), answer.text
         most = limit * CHARS_A_TOKEN if isinstance(limit, int) and limit > 0 else len(text)
         return {
             "role": "assistant",
             "content": {"type": "text", "text": text[:most]},
-            "model": model,
+            "model": answer.usage.model,
             "stopReason": "maxTokens" if len(text) > most else "endTurn",
         }
 
-    def _count(self, context: ToolContext | None) -> None:
-        if context is None:
+    def _count(self, context: ToolContext | None) -> Callable[..., Awaitable[Answer]]:
+        if context is None or context.ask is None:
             raise MCPError(_REJECTED, "Outside a turn the model answers nobody.")
         used = self._samples.get(context.turn_id, 0)
         if used >= MAX_SAMPLES:
@@ -109,6 +101,7 @@ class Questions:
         self._samples[context.turn_id] = used + 1
         if len(self._samples) > MAX_TURNS:
             del self._samples[next(iter(self._samples))]
+        return context.ask
 
 
 async def _confirm(context: ToolContext | None, server: str, shown: dict[str, Any], about: str) -> bool:
