@@ -280,6 +280,40 @@ async def test_a_key_or_a_proxy_that_cannot_be_used_is_told_in_a_sentence(
         await provider.close()
 
 
+@pytest.mark.parametrize(
+    ("names", "host", "is_named"),
+    [
+        ("localhost,127.0.0.0/8,::1", "127.0.0.1", True),
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.1:{port}", "127.0.0.1", True),
+        (" localhost , example.com", "localhost", True),
+        ("*", "127.0.0.1", True),
+        ("127.0.0.1:1,10.0.0.0/8,::/0,300.0.0.0/8,host/8,[", "127.0.0.1", False),
+        ("example.com", "127.0.0.1", False),
+        ("", "127.0.0.1", False),
+    ],
+)
+async def test_a_server_that_no_proxy_names_is_asked_whatever_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, names: str, host: str, is_named: bool
+) -> None:
+    async with FakeModel() as server:
+        port = server.url.split(":")[2].split("/")[0]
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.lower(), raising=False)
+        monkeypatch.setenv("NO_PROXY", names.format(port=port))
+        for proxy in ("socks5://127.0.0.1:1/", "socks://127.0.0.1:1/", "http://127.0.0.1:1", "127.0.0.1:1"):
+            monkeypatch.setenv("ALL_PROXY", proxy)
+            url = f"http://{host}:{port}/v1"
+            provider = OpenAIProvider("m", api_key=KEY, base_url=url, max_retries=0)
+            try:
+                assert (await provider.chat(HELLO)).text == "echo: hello" and is_named
+            except ModelError as error:
+                assert not is_named and error.kind == "unreachable", error
+            await provider.close()
+        assert len(server.requests) == 4 * is_named
+
+
 WITHOUT_DESCRIPTORS = """
 import asyncio, resource, sys
 from miniclaw.agent.openai_provider import OpenAIProvider

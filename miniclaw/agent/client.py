@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
+from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.request import getproxies, proxy_bypass
 
@@ -11,6 +12,7 @@ from miniclaw.errors import ModelError
 if TYPE_CHECKING:
     import ssl
 
+    from httpx2 import URL
     from openai import AsyncOpenAI
 
 __all__ = ["new_client", "not_loaded", "warm_up"]
@@ -35,8 +37,8 @@ def new_client(base_url: str | None, api_key: str, connect: float, read: float) 
         )
         raise ModelError("model_auth", text, kind="auth")
     url = httpx2.URL(base_url or "https://api.openai.com")
-    proxies = getproxies() if not proxy_bypass(url.host) else {}
-    if (scheme := proxies.get(url.scheme, proxies.get("all", "")).partition("://")[0]).startswith("socks"):
+    proxy = _proxy_for(url)
+    if proxy and (scheme := proxy.partition("://")[0]).startswith("socks"):
         raise _bad_proxy(f"its scheme is {scheme}")
     try:
         return AsyncOpenAI(
@@ -44,10 +46,31 @@ def new_client(base_url: str | None, api_key: str, connect: float, read: float) 
             base_url=base_url,
             max_retries=0,
             timeout=httpx2.Timeout(read, connect=connect),
-            http_client=ModelClient(read=read, verify=_tls()),
+            http_client=ModelClient(read=read, verify=_tls(), proxy=proxy, trust_env=False),
         )
     except ValueError as error:
         raise _bad_proxy(str(error)) from error
+
+
+def _proxy_for(url: URL) -> str | None:
+    """The environment's proxy for a server; none where NO_PROXY has its name, domain, address, port or network."""
+    proxies = getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    host = f"{url.host}:{url.port or {'http': 80}.get(url.scheme, 443)}"
+    if (
+        not proxy
+        or proxy_bypass(host)
+        or any(map(partial(_is_in, url.host), proxies.get("no", "").split(",")))
+    ):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_in(host: str, network: str) -> bool:
+    try:
+        return ip_address(host) in ip_network(network.strip(" []"), strict=False)
+    except ValueError:
+        return False
 
 
 def _bad_proxy(why: str) -> ModelError:
