@@ -614,6 +614,12 @@ async def test_an_answer_that_reached_its_length_keeps_its_text_and_runs_no_call
         (": nothing", "stream_cut"),
         ("data: [DONE]", "bad_stream"),
         ('data: {"error": {"code": 402}}', "quota"),
+        ('data: {"error": {"code": 413, "message": "Payload too large"}}', "context_overflow"),
+        ('data: [{"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}]', "overloaded"),
+        *(
+            (f"data: {json.dumps({'choices': [{'index': 0, place: {'error': {'code': 402}}}]})}", "quota")
+            for place in ("delta", "message")
+        ),
         ('data: {"error": {"code": "408", "message": "late"}}', "server"),
         ('{"choices": [{"index": 0, "error": {"code": 401, "message": "No"}}]}', "auth"),
         *(
@@ -641,7 +647,12 @@ async def test_a_stream_that_failed_is_told_in_the_servers_words_and_an_error_of
     said = chunk(finish="error", error={"code": 504, "message": "Upstream idle timeout"})
     played = await play(case_of(chunk({"content": "half"}), said))
     assert "reported: Upstream idle timeout" in str(played.error)
-    empty = [chunk({"content": "Hi"}, error=None), chunk(finish="stop", error={"code": 0, "message": ""})]
+    empty = [
+        chunk({"content": "Hi"}, error=None),
+        chunk(error="null"),
+        {"error": "none"},
+        chunk(finish="stop", error={"code": 0, "message": ""}),
+    ]
     assert (await play(case_of(*empty))).text == "Hi"
 
 
@@ -827,6 +838,7 @@ WORDED = [
             ),
             *("Function calling is not enabled for models/gemma-3-27b-it", "该模型不支持工具调用"),
             *("不支持tools参数", "tools参数不支持", "tools param requires --jinja flag"),
+            '"tools" requires --jinja',
         )
     ),
 ]
@@ -844,6 +856,18 @@ async def test_what_is_refused_is_known_in_many_wordings_and_the_rest_is_kept(
     gone = {"tools": {"tools", "parallel_tool_calls", "tool_choice"}, "stream": {"stream", "stream_options"}}
     lost = played.requests[0].keys() - played.requests[1].keys()
     assert lost == (gone.get(name, {name}) if name != "tool_choice" else set())
+
+
+@pytest.mark.parametrize(
+    ("message", "requests"),
+    [("tools参数非法。请检查文档。", 3), ("tool_choice param requires --jinja flag", 2)],
+)
+async def test_tools_whose_parameter_is_refused_are_sent_simpler_and_then_not_at_all(
+    message: str, requests: int
+) -> None:
+    rule = {"path": "tools", "exists": True}
+    played = await play(case_of(*HI, http=refusal(message), names=("get_time",), reject_if=[rule]))
+    assert (played.error, played.text, len(played.requests)) == (None, "Hi", requests)
 
 
 SYSTEM_FIRST = [{"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}]
@@ -911,6 +935,11 @@ HISTORY: dict[str, tuple[str, Body, Body]] = {
         "no_content",
         {"check": "assistant_tool_call_with_null_content"},
         refusal("Invalid value for 'content': expected a string, got null.", param="messages.[2].content"),
+    ),
+    "content empty, in Chinese": (
+        "assistant_tool_call_then_tool",
+        {"check": "assistant_tool_call_with_empty_string_content"},
+        refusal("messages参数非法：content不能为空", code="1214"),
     ),
     "content missing": (
         "missing_content",

@@ -259,6 +259,7 @@ async def refusing_proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWri
         ("sk-“quoted”", "", "auth", "OPENAI_API_KEY"),
         ("sk-two\nlines", "", "auth", "OPENAI_API_KEY"),
         ("你的密钥", "", "auth", "OPENAI_API_KEY"),
+        ("", "", "auth", "is empty; set OPENAI_API_KEY"),
         (KEY, "socks://u:word@127.0.0.1:1", "unreachable", "ALL_PROXY"),
         (KEY, "socks5://u:word@127.0.0.1:1", "unreachable", "http://host:port"),
         (KEY, "http://127.0.0.1:{port}", "unreachable", "a proxy answered 403"),

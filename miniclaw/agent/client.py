@@ -30,6 +30,8 @@ def new_client(base_url: str | None, api_key: str, connect: float, read: float) 
 
     from miniclaw.agent.transport import ModelClient
 
+    if not api_key:
+        raise ModelError("model_auth", "The API key is empty; set OPENAI_API_KEY.", kind="auth")
     if not (api_key.isascii() and api_key.isprintable()):
         text = (
             "The API key has characters that no key has, such as a line break or curly quotes; set OPENAI_API_KEY"

@@ -79,7 +79,9 @@ def explain(
         said, status = "reported", int(report.code) if _STATUS.fullmatch(report.code) else 200
     if (lasting := _lasting(report, status, where)) is not None:
         return lasting
-    if (overflow := overflow_in(report, 200 if is_inside and status != 429 else status)) is not None:
+    if (
+        overflow := overflow_in(report, 200 if is_inside and status not in {413, 429} else status)
+    ) is not None:
         return overflow
     if status == 429 or (status in _UNSURE and report.has(_RATE_CODES)):
         return _rate_limited(wait if wait is not None else report.delay, now)

@@ -29,7 +29,7 @@ _NOT: Final = (
 _NO_TOOLS: Final = re.compile(
     rf"(?<!parallel )(?:tools?|functions?)(?: call(?:s|ing)?| use|参数)?\W{{0,3}}(?:is |are |do |does )?{_NOT}"
     rf"|{_NOT}\w* ?(?:\w+ )?\W?(?:(?:tools?|functions?)(?![a-z0-9_])|工具|函数)|support tool use"
-    r"|tools?\W{0,3}(?:param\w* )?requires? \W?--|enable-auto-tool-choice"
+    r"|tool(?:s|_choice)?\W{0,3}(?:param\w* )?requires? \W?--|enable-auto-tool-choice|tools参数(?:非法|错误|有误)"
 )
 _NO_STREAM: Final = re.compile(
     rf"\bstream(?:ing)?\b(?! options).{{0,30}}{_NOT}|{_NOT}\w* ?\w*\s?stream(?:ing)?\b(?! options)", re.ASCII
@@ -235,13 +235,13 @@ _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
         True,
     ),
     (
-        r"schema|unknown name .*(?:parameters|tools)|\btools?\b.*parameters|function_declarations|additionalproperties|\$ref",
+        r"schema|tools参数(?:非法|错误|有误)|unknown name .*(?:parameters|tools)|\btools?\b.*parameters|function_declarations|additionalproperties|\$ref",
         "schemas",
         "simple",
     ),
     (
         r"content.*\b(?:blank|empty|non-?empty)\b|(?:blank|empty|non-?empty)\b.*\bcontent\b|at least one character"
-        r"|\bmessage\b.{0,60}must not be empty",
+        r"|\bmessage\b.{0,60}must not be empty|\bcontent\W{0,3}(?:不能|不可|不允许)为?空",
         "content",
         "null",
     ),

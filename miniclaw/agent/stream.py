@@ -76,6 +76,7 @@ class ChatAssembler:
         Raises:
             ModelError: the chunk is an error report.
         """
+        chunk = chunk[0] if isinstance(chunk, list) and chunk else chunk  # Gemini's errors
         if not isinstance(chunk, dict):
             return None
         choices = chunk.get("choices")
@@ -85,8 +86,9 @@ class ChatAssembler:
             self._usage = usage
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and self._is_ours(choice):
-                if is_error(choice.get("error")):
-                    raise error_inside(choice)
+                for place in (choice, choice.get("delta"), choice.get("message")):
+                    if isinstance(place, dict) and is_error(place.get("error")):
+                        raise error_inside(place)
                 if (taken := self._take_choice(choice)) is not None:
                     return taken
         return None
