@@ -311,6 +311,8 @@ async def test_with_a_money_limit_another_model_without_a_price_is_not_asked_ins
                 assert data["usage"]["cost"] == 0, (
                     "what was not asked costs nothing, and not something unknown"
                 )
+            records = [record for record in await trace_of(claw) if record["kind"] == "model"]
+            assert [(r["model"], r["error"]) for r in records] == [("fake-chat", "model_auth")]
         assert (len(down.requests), other.requests) == (1, [])
         given["prices"] = PRICES | {"other": {"input": 1.0, "output": 2.0}}
         async with running_claw(tmp_path / "2", provider, arguments=given) as claw:

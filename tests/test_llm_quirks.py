@@ -653,7 +653,11 @@ async def test_a_stream_that_failed_is_told_in_the_servers_words_and_an_error_of
         {"error": "none"},
         chunk(finish="stop", error={"code": 0, "message": ""}),
     ]
-    assert (await play(case_of(*empty))).text == "Hi"
+    played = await play(case_of(*empty))
+    assert (played.error, played.text) == (None, "Hi")
+    done = response_item("Hi") | {"error": {"code": None, "message": None}}
+    played = await play(case_of(event("response.completed", response=done), api="responses"))
+    assert (played.error, played.text) == (None, "Hi")
 
 
 async def test_a_stream_that_is_cut_before_anything_was_shown_is_asked_for_again() -> None:

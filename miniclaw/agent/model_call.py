@@ -88,8 +88,14 @@ class ModelCall:
         self._model = again.failed if self.stop else again.model
         if self.stop is None and not self._is_open:
             self.__enter__()
+        elif self._is_open and self.stop is not None and again.failure is None:  # nobody was asked
+            self._is_open = False
+            if self._let_go is not None:
+                self._let_go()
         elif self._is_open:
             self._budget.count(iterations=1)
+            if self.stop is not None:
+                self._end(again.failure, again.failed)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

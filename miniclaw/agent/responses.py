@@ -14,6 +14,7 @@ from miniclaw.agent.answer import AnswerBuilder, RawCall, cut_error
 from miniclaw.agent.failures import error_inside
 from miniclaw.agent.providers import MOST_CALLS, LLMChunk, LLMResponse, Message
 from miniclaw.agent.quirks import Quirks
+from miniclaw.agent.report import is_error
 
 __all__ = ["ResponsesAssembler", "responses_body"]
 
@@ -130,7 +131,7 @@ class ResponsesAssembler:
         if not isinstance(event, dict):
             return None
         kind = str(event.get("type") or event.get("object") or "")
-        if event.get("error") or kind == "error":
+        if is_error(event.get("error")) or kind == "error":
             raise error_inside(event)
         place, delta = self._place(event, kind), event.get("delta")
         delta = delta if isinstance(delta, str) else ""
@@ -213,7 +214,7 @@ class ResponsesAssembler:
 
     def _take_whole(self, body: dict[str, Any]) -> LLMChunk | None:
         """Take the whole response; shows what no event had shown."""
-        if body.get("status") == "failed" or body.get("error"):
+        if body.get("status") == "failed" or is_error(body.get("error")):
             raise error_inside({"error": body.get("error") or {"message": "the response failed"}})
         self._body = body
         items = [item for _, item in self._output()]
