@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from bench.web import load_all, seeded, stream
 from miniclaw.agent.demo import DemoProvider
@@ -171,17 +171,16 @@ async def test_a_turn_longer_than_a_page_is_whole_after_its_end_where_it_was_who
     ends = asyncio.Event()
     calls = [
         tuple(ToolCall.of(f"c{n}_{i}", "calculator", {"expression": f"{n}*{i}"}) for i in range(14))
-        for n in range(5)
+        for n in range(13)
     ]
 
     async def last(_: list[Message]) -> LLMResponse:
         await ends.wait()
         return LLMResponse(text="the end")
 
-    provider = ScriptedProvider(
-        [*(LLMResponse(text=f"step {n}", tool_calls=some) for n, some in enumerate(calls)), last]
-    )
-    more = {"agent.max_tool_calls": 100}
+    steps = [LLMResponse(text=f"step {n}", tool_calls=some) for n, some in enumerate(calls)]
+    provider = ScriptedProvider([*steps[:5], last, *steps[5:], last])
+    more = {"agent.max_tool_calls": 200}
     async with running_claw(tmp_path, provider, web=True, arguments=more) as claw, chromium.tab(claw) as tab:
         await tab.send("many")
         await expect(tab.answer.locator(".tool[data-state=ok]")).to_have_count(70)
@@ -195,6 +194,26 @@ async def test_a_turn_longer_than_a_page_is_whole_after_its_end_where_it_was_who
         await expect(tab.answer).to_contain_text("the end")
         await expect(tab.answer.locator(".tool")).to_have_count(70)
         await expect(tab.turns.locator(".bubble")).to_have_text(["many"])
+        # Shown live, it is whole before its beginning was read from the log.
+        await tab.new_chat()
+        await tab.send("again")
+        await tab.ended(1)
+        whole = await tab.answer.inner_text()
+        asked: list[Route] = []
+
+        async def one_page(route: Route) -> None:
+            asked.append(route)
+            if len(asked) == 1:
+                await route.continue_()
+
+        await tab.page.route("**/messages?*before=*", one_page)
+        await tab.page.get_by_role("searchbox").fill("the end")
+        await tab.page.locator("a.hit").first.click()
+        await expect(tab.turns.last).to_contain_class("found")
+        async with asyncio.timeout(10):
+            while len(asked) < 2:
+                await tab.thread.locator(".older").click()
+        assert await tab.answer.inner_text() == whole
 
 
 @pytest.mark.browser

@@ -154,7 +154,7 @@ export class Thread {
 		this.#seek()
 	}
 
-	/** What was said live has no position until the log was read. */
+	/** What was said live has no position before the log is read. */
 	async #seek(isRead = false) {
 		const position = this.#sought
 		if (position === null || this.#buffer) return
@@ -267,7 +267,7 @@ export class Thread {
 			const cut = this.#turns.get(id)
 			const turn = cut ?? this.#append(id, null)
 			turn.messages = [...messages, ...(cut?.messages ?? [])]
-			if (!cut || cut.hasEnded) turn.fill(turn.messages, true)
+			if (!cut || (cut.hasEnded && (cut.isCut || cut.isDirty))) turn.fill(turn.messages, true)
 			else turn.setUser(...said(messages))
 		}
 		this.#noteFirst(page)

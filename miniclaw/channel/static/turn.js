@@ -88,7 +88,7 @@ export class Turn {
 		this.#foot.replaceChildren(note("problem", "notSent", {reason}), h("div.choices", ...buttons))
 	}
 
-	/** `gap` when events are missing before this one, `lost` when only a snapshot can help. */
+	/** `gap` when events before it are missing, `lost` when only a snapshot helps. */
 	take({name, attempt, seq, data}) {
 		if (this.hasEnded && !this.isGuess) return this.#late(name, data)
 		if (attempt < this.attempt) return undefined
@@ -120,6 +120,7 @@ export class Turn {
 	fill(messages, isOver) {
 		this.#clear()
 		this.isDirty = false
+		this.isCut = messages[0].role !== "user"
 		for (const message of messages) {
 			if (message.role === "user") this.setUser(message.content ?? "", message.attachments)
 			else this.#answer.addMessage(message)
@@ -264,7 +265,7 @@ export class Turn {
 	}
 
 	#clear() {
-		this.#isOld = false
+		this.#isOld = this.isCut = false
 		this.#answer.clear()
 		this.#foot.replaceChildren(this.#pulse)
 		this.#setState("waiting")
