@@ -89,6 +89,50 @@ async def test_an_open_tab_of_the_former_user_neither_reads_nor_writes_as_the_on
             await expect(user).to_have_text("owner")
 
 
+async def test_a_tab_that_does_not_know_its_user_yet_is_never_two_users_at_once(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    known = asyncio.Event()
+
+    async def status(route: Route) -> None:
+        await known.wait()
+        with contextlib.suppress(Error):  # the page was left meanwhile
+            await route.continue_()
+
+    async with running_claw(tmp_path, ScriptedProvider([ok] * 2), web=True) as claw:
+        assert claw.web is not None
+        bob = f"{claw.web.url}/?token={await claw.identities.add('bob')}"
+        async with chromium.tabs(claw, 2, excuse="other user") as (one, two):
+            user, other = (tab.page.locator("#user") for tab in (one, two))
+            await expect(user).to_have_text("owner")
+            await expect(other).to_have_text("owner")
+            await two.page.evaluate("sessionStorage.clear()")  # as in a fresh tab
+            await two.page.route("**/api/status", status)
+            await two.page.reload()
+            await two.is_connected()
+            await two.send("of the owner")
+            await expect(two.turns).to_have_count(1)
+            await one.page.goto(bob)
+            await expect(user).to_have_text("bob")
+            known.set()
+            await expect(other).to_have_text("bob")
+            await expect(two.turns).to_have_count(0)
+            assert await claw.sessions.list("bob") == []
+            # A line that was opened as another is left, also where the login was not heard of.
+            await two.ask("of bob")
+            known.clear()
+            await two.page.goto(claw.web.url)
+            await two.is_connected()
+            await expect(two.sessions).to_have_count(1)
+            await two.page.context.request.get(address(claw))
+            known.set()
+            await expect(other).to_have_text("owner")
+            await expect(two.sessions).to_have_count(0)
+            await two.ask("of the owner")
+            chats = [await claw.sessions.list(name) for name in ("owner", "bob")]
+            assert [[chat.title for chat in some] for some in chats] == [["of the owner"], ["of bob"]]
+
+
 async def test_a_refused_message_outlives_a_reload_and_no_address_breaks_the_page(
     tmp_path: Path, chromium: Chromium
 ) -> None:

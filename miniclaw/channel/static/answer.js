@@ -57,7 +57,7 @@ export class Answer {
 		this.element.replaceChildren()
 	}
 
-	/** Take back what was not stored: everything behind the last tool's result. */
+	/** Take back what was not stored: all behind the last tool's result. */
 	withdraw() {
 		const kept = this.#parts.findLastIndex(part => part instanceof ToolPart && part.isDone) + 1
 		for (const part of this.#parts.splice(kept)) part.element.remove()
@@ -83,7 +83,7 @@ export class Answer {
 		return this.add(new TextPart(text, blocks, blocks.length ? rest : text))
 	}
 
-	/** Whether all of it is rendered: text before the last tool comes without HTML. */
+	/** Whether all is rendered: text before the last tool has no HTML. */
 	replace({text = "", segment = text, reasoning, tools = [], html, rest}) {
 		this.clear()
 		const before = text.endsWith(segment) ? text.slice(0, text.length - segment.length) : ""

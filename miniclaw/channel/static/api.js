@@ -4,7 +4,7 @@ import {owner} from "./dom.js"
 
 const TIMEOUT_MS = 20_000
 
-/** What was refused; `offline`, `timeout` or `unreachable` where nothing came back. */
+/** A refusal; `offline`, `timeout` or `unreachable` where nothing came back. */
 export class Refusal extends Error {
 	constructor(code, message = "", status = 0) {
 		super(message)
@@ -12,7 +12,7 @@ export class Refusal extends Error {
 	}
 }
 
-/** Ask `./api/…`; a body is sent as JSON, a form as it is. */
+/** A body is sent as JSON, a form as it is. */
 export async function call(path, body, method = body === undefined ? "GET" : "POST", more = {}) {
 	const isForm = body instanceof FormData
 	let response

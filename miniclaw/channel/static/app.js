@@ -3,7 +3,7 @@
 import {call} from "./api.js"
 import {Composer} from "./composer.js"
 import {failed, toast} from "./dialogs.js"
-import {$, copyText, icon, listen, newId, ownedBy, owner} from "./dom.js"
+import {$, copyText, icon, listen, isOther, newId, ownedBy, owner} from "./dom.js"
 import {t, translate} from "./i18n.js"
 import {listenForKeys} from "./keys.js"
 import {messageOf} from "./log.js"
@@ -29,7 +29,7 @@ let wasOpen = false
 let identity = null
 let isKnown = false
 let isBranching = false
-/** The sessions of drafts: the history may still hold their addresses. */
+/** Sessions of drafts that the history may still name. */
 const moved = new Map()
 
 for (const [id, shape] of Object.entries({menu: "menu", "close-menu": "cross", "new-chat": "plus", "new-chat-narrow": "plus", latest: "down", send: "send", stop: "stop", attach: "clip"})) {
@@ -41,7 +41,7 @@ const status = new Status(() => wire.retry())
 const sidebar = new Sidebar({opened: route, gone, found: position => (route(), current.find(position)), seen: id => wire.command("seen", {session_id: id}).catch(() => {})})
 const scroll = new ScrollKeeper($("scroller"), $("threads"), $("latest"))
 const composer = new Composer({send, stop, editLast: () => current.last?.edit()})
-const wire = new Wire({onEvent, onFailed, onState, isRefused})
+const wire = new Wire({onEvent, onFailed, onState, isRefused: () => call("status").then(() => false, ({status}) => status === 401 || status === 403)})
 const outbox = new Outbox(wire, {
 	session: (draft, id) => adopt(draft, id),
 	accepted: (entry, receipt) => accepted(entry, receipt),
@@ -51,7 +51,7 @@ const tools = {wire, outbox, scroll, onChange: changed, quote: text => composer.
 const panel = new Panel({wire, status, session: () => current?.session, say: text => send(text)})
 const greeting = $("hello")
 
-listenForKeys({newChat, search, copyLast, escape})
+listenForKeys({newChat, search: () => (sidebar.toggle(true), $("search").focus()), copyLast, escape})
 addEventListener("hashchange", route)
 addEventListener("popstate", route)
 document.addEventListener("miniclaw:language", () => showTitle())
@@ -66,15 +66,14 @@ listen("panels", "click", () => sidebar.toggle(false))
 
 // All tabs share the login: one of another user begins anew.
 const logins = new BroadcastChannel(`miniclaw${location.pathname}`)
-logins.onmessage = ({data}) => owner && data !== owner && outbox.leave()
+logins.onmessage = ({data}) => isOther(data) && outbox.leave()
 document.addEventListener("miniclaw:left", () => outbox.leave())
 
-wire.retry()
 sidebar.load().catch(() => {})
 route()
-identify()
+Promise.race([identify(), new Promise(go => setTimeout(go, FIRST_CONNECT_MS))]).finally(() => wire.retry())
 
-/** Asked with each connection: whose words may be shown and sent. */
+/** With each connection: whose words are shown and sent. */
 function identify() {
 	identity ??= call("status").then(known, () => {
 		identity = null
@@ -85,6 +84,7 @@ function identify() {
 
 function known(about) {
 	if (!ownedBy(about.user_id)) return outbox.leave()
+	if (wire.isNameless) return beginAnew()
 	logins.postMessage(owner)
 	status.about(about)
 	outbox.open(!isKnown)
@@ -96,6 +96,15 @@ function known(about) {
 		history.replaceState(null, "", outbox.place ? `#${outbox.place}` : BARE)
 		open(place() ?? newId("draft"))
 	}
+}
+
+/** What came before the user was known may be another's. */
+function beginAnew() {
+	threads.clear()
+	$("threads").replaceChildren()
+	current = identity = null
+	wire.renew()
+	route()
 }
 
 /** `ses_…`, `draft_…` of a chat whose first message waits, or nothing. */
@@ -138,7 +147,7 @@ function show(thread) {
 	if (matchMedia("(pointer: fine)").matches) composer.focus()
 }
 
-/** A fresh page reads the log behind `resume`, unless the connection is slow. */
+/** Fresh, it reads the log behind `resume`, unless the connection is slow. */
 function bringUpToDate(thread) {
 	if (!thread.session || !thread.isStale) return
 	if (wire.isOpen || wasOpen) thread.sync()
@@ -224,11 +233,6 @@ function isTooLong(text) {
 	return isLong
 }
 
-function search() {
-	sidebar.toggle(true)
-	$("search").focus()
-}
-
 async function copyLast() {
 	if (current.last) toast(t((await copyText(current.last.text)) ? "copied" : "copyFailed"))
 }
@@ -273,10 +277,6 @@ function onState(state) {
 	if (wasOpen) sidebar.load().catch(() => {})
 	wasOpen = true
 	identify().then(() => outbox.flush())
-}
-
-async function isRefused() {
-	return call("status").then(() => false, ({status}) => status === 401 || status === 403)
 }
 
 function changed(thread) {

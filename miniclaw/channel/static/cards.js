@@ -31,7 +31,7 @@ function brief(value) {
 	return short.length > BRIEF_CHARACTERS ? `${short.slice(0, BRIEF_CHARACTERS)}…` : short
 }
 
-/** Text in a frame, piece by piece where it is long, so that nothing freezes. */
+/** Text in a frame, piece by piece: nothing freezes. */
 export function frame(whole) {
 	const text = upright(whole)
 	let shown = SHOWN_CHARACTERS

@@ -10,7 +10,7 @@ export class Composer {
 	#files = null
 	#coming = null
 
-	/** `on` has `send(text, attachments)`, which says whether it was taken, `stop()` and `editLast()`. */
+	/** `on` has `send(text, attachments)`, true if taken, `stop()`, `editLast()`. */
 	constructor(on) {
 		this.on = on
 		this.field = $("message")
@@ -47,7 +47,7 @@ export class Composer {
 		this.load()
 	}
 
-	/** The chat got its session, or (no key) is gone: what is being written goes along. */
+	/** The chat got its session, or (no key) is gone: the draft goes along. */
 	rename(key = "new") {
 		const from = this.#key
 		const draft = this.#draft

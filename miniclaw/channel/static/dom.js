@@ -5,7 +5,7 @@ import {attempt, name, say} from "./i18n.js"
 export const $ = id => document.getElementById(id)
 export const listen = (id, type, run) => $(id).addEventListener(type, run)
 
-/** An element such as `p.note.small`; `t` and `label` are keys of texts, or `[key, values]`. */
+/** Such as `p.note.small`; `t` and `label` are keys of texts, or `[key, values]`. */
 export function h(tag, ...children) {
 	const [kind, ...classes] = tag.split(".")
 	const element = document.createElement(kind)
@@ -41,7 +41,7 @@ export let owner = ""
 
 const prefix = user => `miniclaw.${location.pathname}.${user}.`
 
-/** The server says who is signed in: false where the page is another's already. */
+/** The server says who it is; false where the page is another's. */
 export function ownedBy(user) {
 	if (!owner) {
 		owner = user
@@ -50,13 +50,20 @@ export function ownedBy(user) {
 	return owner === user
 }
 
-/** What this tab kept before it knew its user is that user's, unless it was another's tab last. */
+const LAST = prefix("last")
+attempt(() => localStorage[LAST] && (sessionStorage[LAST] ??= localStorage[LAST]))
+
+/** What is kept while nobody is known becomes nobody's. */
+export const isOther = user => user !== (owner || attempt(() => (sessionStorage[LAST] ??= "?")))
+
+/** What was kept before is this user's, unless the tab was another's last. */
 function adopt() {
-	const last = sessionStorage.getItem("miniclaw.last") ?? owner
-	sessionStorage.setItem("miniclaw.last", owner)
-	for (const key of Object.keys(sessionStorage).filter(key => key.startsWith(prefix("")))) {
-		if (last === owner) sessionStorage.setItem(prefix(owner) + key.slice(prefix("").length), sessionStorage.getItem(key))
-		sessionStorage.removeItem(key)
+	const last = sessionStorage[LAST] ?? owner
+	sessionStorage[LAST] = localStorage[LAST] = owner
+	const none = prefix("")
+	for (const key of Object.keys(sessionStorage).filter(key => key.startsWith(none))) {
+		if (last === owner) sessionStorage[key.replace(none, () => prefix(owner))] = sessionStorage[key]
+		delete sessionStorage[key]
 	}
 }
 

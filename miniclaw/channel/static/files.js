@@ -22,7 +22,7 @@ export class Files {
 		this.onChange = onChange
 	}
 
-	/** What the message is sent with; null while a file is on its way or has failed. */
+	/** What is sent along; null while a file is on its way or failed. */
 	get ready() {
 		return this.#list.every(file => file.id) ? this.kept() : null
 	}
@@ -54,7 +54,7 @@ export class Files {
 		this.#set([])
 	}
 
-	/** Take files to be uploaded, or `{id, name}` of such as the server has. */
+	/** Take files to upload, or `{id, name}` of the server's. */
 	add(files, key) {
 		const list = [...(this.#lists.get(key) ?? [])]
 		const fresh = files.filter(({id}) => !id || !list.some(file => file.id === id))

@@ -70,7 +70,7 @@ export function sheet(title, ...children) {
 	return dialog
 }
 
-/** A form; `run(values)` may refuse by an error, which is shown and loses nothing. */
+/** A form; an error of `run(values)` is shown and loses nothing. */
 export function form(title, fields, run, ok = "save", danger = false) {
 	const problem = h("p.problem-text", {role: "alert"})
 	const rows = fields.map(({name: id, label, value = "", long, options, optional}) => {
@@ -118,7 +118,7 @@ export function chatMenu(sidebar, anchor, {session_id: id, title}) {
 	])
 }
 
-/** It goes unless it is wanted back, opened or written to in the meantime. */
+/** It goes unless wanted back, opened or written to. */
 function deleteChat(sidebar, id, title) {
 	const wasOpen = sidebar.isOpen(id)
 	const undo = () => {
@@ -135,7 +135,7 @@ function deleteChat(sidebar, id, title) {
 	sidebar.leave(id, toast(t("deleted", {title: title || t("untitled")}), undo, remove))
 }
 
-/** In the place of a message, until `send(text)` has taken what is written there. */
+/** In a message's place, until `send(text)` has taken it. */
 export function editor(bubble, acts, text, send) {
 	const field = h("textarea", {rows: 3, label: "editMessage"})
 	const close = () => {

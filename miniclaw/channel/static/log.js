@@ -2,7 +2,7 @@
 
 import {Refusal, call, sessionPath} from "./api.js"
 
-/** Oldest first; `before` is the position of the first message that is shown. */
+/** Oldest first; `before` is the first shown message's position. */
 export function getMessages(id, before, limit = 50) {
 	const query = new URLSearchParams({limit, html: 1, ...(before === undefined ? {} : {before})})
 	return call(sessionPath(id, `/messages?${query}`))

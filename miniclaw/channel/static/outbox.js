@@ -62,7 +62,7 @@ export class Outbox {
 		return this.#entries.filter(entry => (session ? entry.session === session : entry.draft === draft))
 	}
 
-	/** What a page without a chat in its address shows: a draft, or the session that one got. */
+	/** What a page without a chat's address shows: a draft, or its session. */
 	get place() {
 		const entry = this.#entries.find(({session, draft, problem}) => !session || (draft && !problem))
 		return entry && (entry.session ?? entry.draft)

@@ -4,7 +4,7 @@ import {h, icon} from "./dom.js"
 import {copyFrom} from "./ending.js"
 import {soon} from "./paint.js"
 
-/** An open code block, with its language: shown like a closed one, so that its end moves nothing. */
+/** An open code block looks like a closed one: its end moves nothing. */
 const FENCE = /^(?:\s*\n)? {0,3}(?:`{3,}(?!.*`)|~{3,})[^\S\n]*(\S*).*\n/
 
 export class TextPart {
@@ -43,7 +43,7 @@ export class TextPart {
 		return true
 	}
 
-	/** The text is at its end; `html` is the whole of it, as blocks or one piece, where it came. */
+	/** At the text's end; `html` is the whole, as blocks or one piece, where it came. */
 	finish(html) {
 		if (!this.open.trim()) this.#setOpen("")
 		else if (Array.isArray(html) && html.length >= this.count) {

@@ -17,7 +17,7 @@ export class Wire {
 	#timer = 0
 	#lastFrame = 0
 
-	/** `on` has `onEvent(payload)`, `onFailed(error)` of a queued command, `onState({name, retryAt?})`, and `isRefused()`. */
+	/** `on` has `onEvent(payload)`, `onFailed(error)` of a queued command, `onState({name, retryAt?})`, `isRefused()`. */
 	constructor(on) {
 		Object.assign(this, on)
 		this.state = {name: "connecting"}
@@ -38,6 +38,7 @@ export class Wire {
 	retry() {
 		if (this.#socket) return
 		clearTimeout(this.#timer)
+		this.isNameless = !owner
 		const address = new URL(`./ws?html=1${owner && `&user=${owner}`}`, location.href)
 		address.protocol = address.protocol.replace("http", "ws")
 		const socket = new WebSocket(address)
@@ -55,6 +56,11 @@ export class Wire {
 		socket.onclose = ({code}) => {
 			this.#closed(!opened || code === 1008 || code === 4401, code === 1009 ? "too_large" : "offline")
 		}
+	}
+
+	renew() {
+		this.#drop()
+		this.retry()
 	}
 
 	async sendText(id, payload) {
