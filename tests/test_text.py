@@ -209,7 +209,7 @@ def test_tiktoken_counts_where_its_vocabulary_is_at_hand_and_is_not_even_importe
         "def get_encoding(name):\n assert name == 'o200k_base'\n return Encoding()\n",
         encoding="utf-8",
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
     found = []
     for _ in range(2):
