@@ -518,18 +518,31 @@ async def test_a_text_that_is_too_long_for_the_model_is_cut_and_answered(tmp_pat
     async with served(tmp_path, limited(2000)) as (claw, model):
         ended = await end_of(claw, "word " * 5000)
         assert (ended["name"], len(model.requests)) == ("turn.finished", 2)
-        assert model.requests[1]["messages"][-1]["content"].endswith("word\n[… cut to fit the window]")
-        assert claw.commands._c.window.size("fake-chat") == 2000
+        assert model.requests[1]["messages"][-1]["content"].endswith("[… cut to fit the window]")
+        assert "saw only its beginning" in ended["data"]["warning"]
+        assert claw.commands._c.window.size("fake-chat") <= 2000
 
 
-async def test_what_cannot_be_shortened_fails_with_a_sentence_and_leaves_the_limit_as_it_is(
-    tmp_path: Path,
-) -> None:
+async def test_what_cannot_be_shortened_fails_with_a_sentence(tmp_path: Path) -> None:
     async with served(tmp_path, limited(100)) as (claw, model):
         ended = await end_of(claw, "short")
         assert (ended["name"], ended["data"]["code"]) == ("turn.failed", "context_overflow")
-        assert ended["data"]["message"].endswith(".") and len(model.requests) == 1
-        assert claw.commands._c.window.size("fake-chat") == 128_000
+        assert ended["data"]["message"].endswith(".") and len(model.requests) <= 2
+
+
+async def test_a_named_limit_leaves_the_question_whole_and_the_window_as_large_as_the_server_says(
+    tmp_path: Path,
+) -> None:
+    async with served(tmp_path, limited(4000)) as (claw, model):
+        session_id, text = None, "word " * 500 + "and the question?"
+        for _ in range(8):
+            receipt = await send(claw, text, session_id=session_id)
+            session_id = receipt.session_id
+            assert (await outcome(claw, receipt.turn_id))["name"] == "turn.finished"
+        sent = [message for request in model.requests for message in request["messages"]]
+        assert all("cut to fit" not in str(m["content"]) for m in sent if m["role"] == "user")
+        assert model.requests[-1]["messages"][-1]["content"] == text
+        assert 2500 < claw.commands._c.window.size("fake-chat") <= 4000
 
 
 # --- commands and empty answers ---------------------------------------------------------------------------

@@ -50,7 +50,10 @@ class ListTranscript:
 
     def told(self, counted: int) -> None: ...
 
-    def shrink(self, limit: int | None) -> bool:
+    def offer(self, tools: list[Message]) -> list[Message]:
+        return tools
+
+    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
         return False
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:

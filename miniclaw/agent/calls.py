@@ -70,20 +70,21 @@ class Transcript(Protocol):
     def settled(self) -> Sequence[tuple[ToolCall, str]]:
         """Calls of that message that have a result, and its text."""
 
+    def offer(self, tools: list[Message]) -> list[Message]:
+        """Those of the tools that the model's window has room for."""
+
     def told(self, counted: int) -> None:
         """The server counted so many tokens for the last `messages` and the tools."""
 
-    def shrink(self, limit: int | None) -> bool:
-        """The model finds the history too long, and may have named the tokens that it takes.
+    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
+        """The model finds the history too long, and may have named the tokens that it takes and counted.
 
         Returns:
             Whether `messages` are fewer tokens from now on.
         """
-        ...
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         """Store the next step."""
-        ...
 
 
 class ToolGate(Protocol):
@@ -91,7 +92,6 @@ class ToolGate(Protocol):
 
     async def admit(self, call: ToolCall, risk: Risk) -> str | None:
         """`None` = run it now; a text = do not, the model gets this text instead."""
-        ...
 
 
 class ReadsOnly:

@@ -20,6 +20,7 @@ from miniclaw.agent.replies import limit_sentence
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.memory.compaction import compact, summary_request
 from miniclaw.memory.context import Layer
+from miniclaw.session.history import message_tokens
 from miniclaw.session.models import Session, Turn
 from miniclaw.settings import Moment
 
@@ -99,10 +100,13 @@ class Compactor:
         def request() -> list[Message]:
             return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
 
+        def size() -> int:
+            return sum(map(message_tokens, request()))
+
         try:
             response = await ask("compact", request())
         except ModelError as error:
-            if error.code != "context_overflow" or not window.lower(model, error.limit, request):
+            if error.code != "context_overflow" or not window.lower(model, error.limit, size):
                 raise
             response = await ask("compact", request())
         if not (text := response.text.strip()):

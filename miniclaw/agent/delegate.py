@@ -17,7 +17,7 @@ from miniclaw.agent.trace import TurnTrace
 from miniclaw.errors import ModelError, ToolError
 from miniclaw.memory.context import Layer
 from miniclaw.memory.short_term import ShortTermMemory
-from miniclaw.session.history import HistoryView
+from miniclaw.session.history import HistoryView, message_tokens
 from miniclaw.tools.base import Risk, Tool, ToolBox, ToolResult
 from miniclaw.tools.context import ToolContext
 
@@ -134,8 +134,14 @@ class _TaskTranscript:
     def told(self, counted: int) -> None:
         """What a turn learns of it is enough."""
 
-    def shrink(self, limit: int | None) -> bool:
-        return self._window.lower(self._model, limit, self.messages)
+    def offer(self, tools: list[Message]) -> list[Message]:
+        return tools
+
+    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
+        return self._window.lower(self._model, limit, self._size, requested=requested)
+
+    def _size(self) -> int:
+        return sum(map(message_tokens, self.messages()))
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         self._view.extend([message])

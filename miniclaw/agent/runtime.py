@@ -102,10 +102,11 @@ async def _ask(
     """One answer; asked for again when the history was too long and can be shorter. A limit may end it: `calls.stop`."""
     may_shrink = True
     while True:
+        offered = transcript.offer(tools) if tools else None
         messages = transcript.messages()
         try:
             with ModelCall(budget, trace, provider.info.name, messages) as call:
-                async with aclosing(call.hear(provider.stream(messages, tools))) as chunks:
+                async with aclosing(call.hear(provider.stream(messages, offered))) as chunks:
                     async for chunk in chunks:
                         yield chunk
             calls.stop = call.stop
@@ -114,6 +115,6 @@ async def _ask(
             return
         except ModelError as error:
             is_overflow = error.code == "context_overflow" and not call.size
-            if not (is_overflow and may_shrink and transcript.shrink(error.limit)):
+            if not (is_overflow and may_shrink and transcript.shrink(error.limit, error.requested)):
                 raise
             may_shrink = False

@@ -12,7 +12,7 @@ from miniclaw.agent.patience import until_stored
 from miniclaw.agent.providers import Message, ToolCall
 from miniclaw.agent.stream import parse_call
 from miniclaw.config import Clock
-from miniclaw.memory.short_term import ShortTermMemory
+from miniclaw.memory.short_term import CUT, ShortTermMemory
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session, Turn
 
@@ -49,12 +49,16 @@ class SessionTranscript:
         self._next = max((entry.step for entry in steps), default=-1) + 1
         self._order = asyncio.Lock()
         self._estimate = 0
+        self._all = list(tools or ())
+        self.is_cut = False
+        """Whether the user's own text was too long to be sent whole."""
 
     def messages(self) -> list[Message]:
         """System prompt and the legal history that fits the window, with its latest images."""
         found, self._estimate = self._window.measured(
             self._system, self._session.history(), model=self._model, tools=self._tools
         )
+        self.is_cut = any(m["role"] == "user" and str(m["content"]).endswith(CUT) for m in found)
         return [self._seen(message) if "images" in message else message for message in found]
 
     def _seen(self, message: Message) -> Message:
@@ -77,9 +81,22 @@ class SessionTranscript:
         """See `Transcript.told`."""
         self._window.told(self._model, self._estimate, counted)
 
-    def shrink(self, limit: int | None) -> bool:
+    def offer(self, tools: list[Message]) -> list[Message]:
+        """See `Transcript.offer`."""
+        too_many = self._window.too_many(tools, model=self._model)
+        offered = [tool for tool in tools if tool["function"]["name"] not in too_many] if too_many else tools
+        self._all, self._tools = tools, offered
+        return offered
+
+    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
         """Let the window of this model be smaller from now on."""
-        return self._window.lower(self._model, limit, self.messages)
+
+        def measure() -> int:
+            self.offer(self._all)
+            self.messages()
+            return self._estimate
+
+        return self._window.lower(self._model, limit, measure, requested=requested)
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         """Store the next step, as soon as storage takes it, and show it in the loaded session."""

@@ -238,6 +238,9 @@ class TurnRunner:
                 raise
             finished = Finished(LLMResponse(), Stop("seconds"))
             await until_stored(lambda: self._c.sessions.refresh(session))
+        if transcript.is_cut:
+            cut = "Your message is longer than what the model takes; it saw only its beginning."
+            progress.warning = " ".join(filter(None, (progress.warning, cut)))
         return self._finished(turn, feed, progress, finished)
 
     async def _layers(

@@ -26,6 +26,8 @@ MOST_OFF: Final = 3.0
 """How many times a server may count what is estimated here; beyond, its count is of something else."""
 LEAST_TOLD: Final = 500
 """Tokens of a request from which on a server's count says something of the estimate."""
+LEAST_NAMED: Final = 512
+"""A limit below that is none of a model that works with tools, but another number in the server's sentence."""
 LOOKED_AT: Final = 4
 """How many windows of the latest turns are looked at for results to clear."""
 LEAST_SHARE: Final = 64
@@ -56,6 +58,8 @@ class ShortTermMemory:
         """By model: what it was found to take."""
         self._off: dict[str, float] = {}
         """By model: how many tokens it counts for one of ours, at least 1."""
+        self._told: dict[str, float] = {}
+        """By model: the same by its last count alone."""
 
     def size(self, model: str = "") -> int:
         """The tokens of this model's window, as they are estimated here."""
@@ -63,9 +67,12 @@ class ShortTermMemory:
 
     def told(self, model: str, estimated: int, counted: int) -> None:
         """The server counted what was estimated: the window is taken to be smaller where it counts more."""
-        if estimated >= LEAST_TOLD and counted <= MOST_OFF * estimated:
-            before = self._off.get(model, 1.0)  # it sinks slowly: the next text may be like the one before
-            self._off[model] = max(1.0, counted / estimated, 0.9 * before + 0.1 * counted / estimated)
+        before, off = self._off.get(model, 1.0), counted / max(estimated, 1)
+        is_sure = estimated >= LEAST_TOLD and off <= MOST_OFF
+        steady = min(off, self._told.get(model, 1.0)) if is_sure else 1.0  # one count alone may be wrong
+        self._told[model] = off if is_sure else 1.0
+        # It sinks slowly: the next text may be like the one before.
+        self._off[model] = max(1.0, steady, 0.9 * before + 0.1 * min(off if off <= MOST_OFF else 1.0, before))
 
     def too_many(self, tools: Sequence[Message], *, model: str = "") -> list[str]:
         """The names of the tools that the window has no room for: the fewest, so those with the largest schemas."""
@@ -117,17 +124,31 @@ class ShortTermMemory:
         cost += _system_tokens(system) + MESSAGE_TOKENS + self._cost_of(tools)
         return [{"role": "system", "content": system}, *chosen], cost
 
-    def lower(self, model: str, named: int | None, messages: Callable[[], list[Message]]) -> bool:
-        """The model refused `messages()`: its window is what it named, and at most half of what was sent.
+    def lower(
+        self, model: str, named: int | None, measure: Callable[[], int], *, requested: int | None = None
+    ) -> bool:
+        """The model refused a request: its window is what it named, or else half of what was sent.
+
+        Args:
+            model: whose window it is.
+            named: the limit that the server named; it stays known even where this request cannot be shorter.
+            measure: estimates the request as it would be now.
+            requested: what the server counted, if it said so.
 
         Returns:
-            Whether that makes `messages()` any smaller.
+            Whether the request is any smaller now.
         """
-        sent, before = sum(map(message_tokens, messages())), self._lowered.get(model, self._max_tokens)
-        half = int(sent * self._off.get(model, 1.0)) // 2
-        self._lowered[model] = max(1, min(named or before, before, half))
-        if sum(map(message_tokens, messages())) >= sent:
-            self._lowered[model] = before
+        sent, before = measure(), (self._lowered.get(model, self._max_tokens), self._off.get(model, 1.0))
+        named = named if named is not None and named >= LEAST_NAMED else None
+        if named is None:
+            self._lowered[model] = max(1, min(before[0], int(sent * before[1]) // 2))
+        else:
+            # It was more than the limit, whatever is estimated here.
+            off = max(before[1], (requested or 0) / sent, min(named, before[0]) / (0.95 * sent))
+            self._lowered[model], self._off[model] = min(named, before[0]), min(off, MOST_OFF)
+        if measure() >= sent:
+            if named is None:
+                self._lowered[model], self._off[model] = before
             return False
         logger.warning("the window of model %s is taken to be %d tokens from now on", model, self.size(model))
         return True

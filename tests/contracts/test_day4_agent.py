@@ -117,7 +117,10 @@ class ListTranscript:
 
     def told(self, counted: int) -> None: ...
 
-    def shrink(self, limit: int | None) -> bool:
+    def offer(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return tools
+
+    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
         return False
 
     async def append(self, message: Message, meta: Message | None = None) -> None:
