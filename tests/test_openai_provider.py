@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from httpx2 import URL
 
+from miniclaw.agent.client import proxy_for
 from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import LLMChunk, LLMResponse
 from miniclaw.agent.quirks import Quirks
@@ -289,6 +291,9 @@ async def test_a_key_or_a_proxy_that_cannot_be_used_is_told_in_a_sentence(
         ("127.0.0.1:{port}", "127.0.0.1", True),
         (" localhost , example.com", "localhost", True),
         ("*", "127.0.0.1", True),
+        ("example.com, *.0.0.1", "127.0.0.1", True),
+        ("HTTP://127.0.0.1:{port}/v1", "127.0.0.1", True),
+        ("*.example.com,http://127.0.0.1:1,*.1:1,[::1]:{port},.,,*.", "127.0.0.1", False),
         ("127.0.0.1:1,10.0.0.0/8,::/0,300.0.0.0/8,host/8,[", "127.0.0.1", False),
         ("example.com", "127.0.0.1", False),
         ("", "127.0.0.1", False),
@@ -313,6 +318,33 @@ async def test_a_server_that_no_proxy_names_is_asked_whatever_the_proxy(
                 assert not is_named and error.kind == "unreachable", error
             await provider.close()
         assert len(server.requests) == 4 * is_named
+
+
+@pytest.mark.parametrize(
+    ("names", "url", "is_named"),
+    [
+        ("*.Example.com", "https://api.example.com/v1", True),
+        ("https://api.example.com", "https://api.example.com/v1", True),
+        (".example.com:443", "https://api.example.com/v1", True),
+        ("host, *", "https://api.example.com/v1", True),
+        ("*.ample.com,api.example.com:8443,10.0.0.0/8", "https://api.example.com/v1", False),
+        ("[::1]:8000", "http://[::1]:8000/v1", True),
+        ("http://[::1]:8000/", "http://[::1]:8000/v1", True),
+        ("[::1]", "http://[::1]:8000/v1", True),
+        ("fd00::/8", "http://[fd00::1]:8000/v1", True),
+        ("[::1]:8001,[::2],:8000", "http://[::1]:8000/v1", False),
+    ],
+)
+@pytest.mark.parametrize("variable", ["NO_PROXY", "no_proxy"])
+def test_no_proxy_names_domains_addresses_and_ports_in_every_usual_form(
+    monkeypatch: pytest.MonkeyPatch, variable: str, names: str, url: str, is_named: bool
+) -> None:
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("ALL_PROXY", "proxy.example:3128")
+    monkeypatch.setenv(variable, names)
+    assert proxy_for(URL(url)) == (None if is_named else "http://proxy.example:3128")
 
 
 WITHOUT_DESCRIPTORS = """

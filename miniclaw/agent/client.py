@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from httpx2 import URL
     from openai import AsyncOpenAI
 
-__all__ = ["new_client", "not_loaded", "warm_up"]
+__all__ = ["new_client", "not_loaded", "proxy_for", "warm_up"]
 
 
 def new_client(base_url: str | None, api_key: str, connect: float, read: float) -> AsyncOpenAI:
@@ -39,7 +39,7 @@ def new_client(base_url: str | None, api_key: str, connect: float, read: float) 
         )
         raise ModelError("model_auth", text, kind="auth")
     url = httpx2.URL(base_url or "https://api.openai.com")
-    proxy = _proxy_for(url)
+    proxy = proxy_for(url)
     if proxy and (scheme := proxy.partition("://")[0]).startswith("socks"):
         raise _bad_proxy(f"its scheme is {scheme}")
     try:
@@ -54,25 +54,31 @@ def new_client(base_url: str | None, api_key: str, connect: float, read: float) 
         raise _bad_proxy(str(error)) from error
 
 
-def _proxy_for(url: URL) -> str | None:
-    """The environment's proxy for a server; none where NO_PROXY has its name, domain, address, port or network."""
+def proxy_for(url: URL) -> str | None:
+    """The environment's proxy for a server; none where NO_PROXY has its name, domain, address, port or network.
+
+    A name may stand as `.domain`, `*.domain`, `http://host` or `[address]:port`, which other clients know too.
+    """
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
-    host = f"{url.host}:{url.port or {'http': 80}.get(url.scheme, 443)}"
-    if (
-        not proxy
-        or proxy_bypass(host)
-        or any(map(partial(_is_in, url.host), proxies.get("no", "").split(",")))
-    ):
+    port = url.port or {"http": 80}.get(url.scheme, 443)
+    is_named = partial(_is_named, url.host.lower(), port)
+    names = proxies.get("no", "").lower().split(",")
+    if not proxy or proxy_bypass(f"{url.host}:{port}") or any(map(is_named, names)):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _is_in(host: str, network: str) -> bool:
+def _is_named(host: str, port: int, entry: str) -> bool:
+    """Whether an entry of NO_PROXY is about a server."""
+    scheme, _, rest = entry.strip().rpartition("://")
+    name = (rest.partition("/")[0] if scheme else rest).lstrip("*.")
     try:
-        return ip_address(host) in ip_network(network.strip(" []"), strict=False)
-    except ValueError:
-        return False
+        return ip_address(host) in ip_network(name.strip("[]"), strict=False)
+    except ValueError:  # not two addresses
+        place = f".[{host}]" if ":" in host else f".{host}"
+        is_end = f"{place}:{port}".endswith(f".{name}") or place.endswith(f".{name}")
+        return rest == "*" or (bool(name) and is_end)
 
 
 def _bad_proxy(why: str) -> ModelError:
