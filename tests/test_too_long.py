@@ -106,6 +106,13 @@ TOO_LONG: dict[str, tuple[str, int, int | tuple[int | None, int | None]]] = {
         600_000,
         (1_048_576, 1_200_000),
     ),
+    "vLLM, no room for an answer": (
+        "max_tokens must be at least 1, got -7584. (parameter=max_tokens, value=-7584)",
+        512,
+        (None, None),
+    ),
+    "TabbyAPI": ("Prompt length 9000 is greater than max_seq_len 8192", 512, (8192, 9000)),
+    "ExLlama": ("Request length 5000 is greater than cache size of 4096", 512, (4096, 5000)),
     "DashScope": (DASHSCOPE.format(30_720), 8000, (30_720, None)),
     "Zhipu": ("Prompt exceeds max length", 8000, (None, None)),
     "OpenAI, answer": (

@@ -21,12 +21,12 @@ _CODES: Final = frozenset({
     *("context_window_exceeded", "contextwindowexceedederror", "request_too_large"),
 })  # fmt: skip
 _SUBJECT: Final = (
-    r"(?:prompt|\binput(?! should)|(?<!system )messages?|context|conversation|(?<!_)tokens|token (?:count|limit|length)"
+    r"(?:prompt(?!_cache)|\binput(?! should)|request length|(?<!system )messages?|context|conversation|(?<!_)tokens|token (?:count|limit|length)"
     "|输入|上下文|提示词|消息|对话)"
 )
 _EXCESS: Final = (
-    r"(?:exceed|overflow|too (?:long|large|many)|longer than|more than (?!one)|>|超|过长|太长"
-    r"|(?:must|should|can ?not|can't) (?:be |have )?(?:less|fewer|shorter|at most|<|exceed))"
+    r"(?:exceed|overflow|too (?:long|large|many)|(?:longer|is greater) than|more than (?!one)|>|超|过长|太长"
+    r"|(?:must|should|can ?not|can't) (?:be |have )?(?:less|fewer|shorter|at most(?! one)|<|exceed))"
 )
 _WORDS: Final = re.compile(
     rf"{_SUBJECT}.{{0,80}}?{_EXCESS}|{_EXCESS}.{{0,60}}?{_SUBJECT}|reduce the length|range of input length"
@@ -34,10 +34,12 @@ _WORDS: Final = re.compile(
 )
 """How servers say that a conversation is too long."""
 _ANSWER: Final = re.compile("max_(?:completion_|output_)?tokens")
+_NO_ROOM: Final = re.compile(rf"{_ANSWER.pattern} must be at least 1,? (?:but )?got -\d")
+"""vLLM: what the history leaves for the answer."""
 _PROMPT: Final = re.compile(r"prompt|\binput(?! should)|message|context|total")
 _OTHER: Final = re.compile(
     r"\b(?:string|array|list|tools?|names?|id|image|audio|file) (?:is |are |was |should |must |has )?(?:too|have|be|exceed)"
-    r"|expected an? (?:string|array)|deadline"
+    r"|expected an? (?:string|array)|deadline|too many (?:images|documents|files|tools)"
 )
 """Something else that is too long."""
 _RATE: Final = re.compile(
@@ -46,7 +48,7 @@ _RATE: Final = re.compile(
 _NUMBER: Final = r"(?<![-.\w])(?!2013\))(\d{3,9})(?![-.]?\w)"
 """Of tokens; 2013 in brackets is MiniMax's code of a refused request."""
 _LIMIT: Final = re.compile(
-    r"(?:max(?!_(?:new_|completion_|output_)?tokens)|limit|context|window|range|n_ctx|less than|fewer than|at most"
+    r"(?:max(?!_(?:new_|completion_|output_)?tokens)|limit|context|window|range|n_ctx|(?:less|fewer|is greater) than|at most"
     r"|exceed|[<>]=?|超过|超出|最大|上限)\w*\W*"
     rf"(?:(?!by\b|requested|resulted|given|received|contains|passed|got|your?\b)\w+\W+){{0,9}}?{_NUMBER}"
     rf"|{_NUMBER} (?:tokens? )?(?:max|limit|or less)"
@@ -109,7 +111,7 @@ def overflow_in(report: Report, status: int) -> ModelError | None:
         # What was sent is below the limit where the length of the answer that was asked for is what is too long.
         is_short = limit and sent and sent < limit
         is_overflow = status in {200, 400, 413, 422, 500} and (
-            bool(is_worded and not is_short) or report.has(_CODES)
+            bool(is_worded and not is_short or _NO_ROOM.search(message)) or report.has(_CODES)
         )
     if not is_overflow and status != 413:
         return None

@@ -26,7 +26,7 @@ LONGEST: Final = 1e15
 """Seconds; a longer wait is taken for this one."""
 NAME_CHARS: Final = 100
 """What is read of a code, a parameter's name or a time."""
-_NOTHING: Final[tuple[object, ...]] = (None, False, "", "null", "none", "None", [], {})
+_NOTHING: Final[tuple[object, ...]] = (None, False, "", "null", "none", "0", "ok", "success", [], {})
 """What stands in a field `error` where there is none."""
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -58,12 +58,16 @@ def is_error(value: object) -> bool:
     """Whether a field `error` tells of one: some servers send it empty."""
     if isinstance(value, dict):
         return any(value.values()) and value.get("code") not in (0, "0", 200, "200")
-    return isinstance(value, str | list) and value not in _NOTHING
+    return isinstance(value, str | list) and not _is_nothing(value)
+
+
+def _is_nothing(value: object) -> bool:
+    return (value.lower() if isinstance(value, str) else value) in _NOTHING
 
 
 def is_report(chunk: dict[str, Any]) -> bool:
     """Whether a chunk without an answer is the report of an error, in one of the forms in use."""
-    if chunk.get("error", "") not in _NOTHING or chunk.get("object") == "error" or chunk.get("detail"):
+    if not _is_nothing(chunk.get("error")) or chunk.get("object") == "error" or chunk.get("detail"):
         return True
     said = any(isinstance(chunk.get(key), str) for key in ("message", "msg", "error_msg"))
     if said and any(isinstance(chunk.get(key), str | int) for key in ("code", "error_code")):
