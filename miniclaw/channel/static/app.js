@@ -64,7 +64,7 @@ document.querySelector(".skip").addEventListener("click", event => {
 listen("hello", "click", ({target}) => target.closest("button") && send(target.textContent))
 listen("panels", "click", () => sidebar.toggle(false))
 
-// All tabs share the login: one of another user begins anew.
+// Tabs share the login: another user's begins anew.
 const logins = new BroadcastChannel(`miniclaw${location.pathname}`)
 logins.onmessage = ({data}) => isOther(data) && outbox.leave()
 document.addEventListener("miniclaw:left", () => outbox.leave())

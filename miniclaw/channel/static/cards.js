@@ -65,7 +65,7 @@ export class ToolPart {
 		const what = h("span.tool-what", h("span.tool-name", call.name), brief(this.arguments))
 		const summary = h("summary", this.#state, what, this.#time, h("span.chevron", icon("right")))
 		this.element = h("details.part.fold.tool", summary, this.#body)
-		// Filled before it opens, so that nothing jumps; a search opens it without a click.
+		// Filled before it opens: nothing jumps; a search opens it without a click.
 		summary.addEventListener("click", () => this.#fill())
 		this.element.addEventListener("toggle", () => this.element.open && this.#fill())
 		this.#show("running")

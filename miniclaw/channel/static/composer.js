@@ -114,7 +114,7 @@ export class Composer {
 	}
 
 	#pressed(event) {
-		// 229: an input method at work, in Safari also behind its end. The event is asked, since an end may never come.
+		// 229: an input method at work, in Safari also behind its end, which may never come.
 		const isComposing = event.isComposing || event.keyCode === 229
 		if (isComposing || this.#slash?.pressed(event)) return
 		if (event.key === "ArrowUp" && !this.field.value) this.on.editLast()

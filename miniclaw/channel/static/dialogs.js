@@ -5,7 +5,7 @@ import {later, name, say, t, why} from "./i18n.js"
 
 const TOAST_MS = 6_000
 
-/** A line. With `undo` it stays until `done`; its button and what is returned take it back. */
+/** With `undo` it stays until `done`; its button and what is returned take it back. */
 export function toast(text, undo = null, done = () => {}) {
 	if (!undo) $("toasts").querySelector(".plain")?.remove()
 	const line = h(undo ? "div.toast" : "div.toast.plain", h("span", text))

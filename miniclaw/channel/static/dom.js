@@ -84,7 +84,7 @@ const memory = kind => ({
 export const local = memory("localStorage")
 export const tab = memory("sessionStorage")
 
-/** Without what the protocol refuses: NUL and halves of characters. */
+/** Without what the protocol refuses: NUL, half characters. */
 export const sound = text => (text.toWellFormed?.() ?? text).replaceAll("\0", "")
 
 export async function copyText(text) {

@@ -4,7 +4,7 @@ import {showShortcuts} from "./dialogs.js"
 import {$} from "./dom.js"
 
 export const MAC = /Mac|iPhone|iPad/.test(navigator.platform)
-/** `on` has `newChat()`, `search()`, `copyLast()` and `escape()`. */
+/** `on` has `newChat()`, `search()`, `copyLast()`, `escape()`. */
 export function listenForKeys(on) {
 	addEventListener("keydown", event => {
 		const isMain = (MAC ? event.metaKey : event.ctrlKey) && !event.altKey

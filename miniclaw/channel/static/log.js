@@ -8,7 +8,7 @@ export function getMessages(id, before, limit = 50) {
 	return call(sessionPath(id, `/messages?${query}`))
 }
 
-/** The last page, and as many before it as `isCut(first message)` wants. */
+/** The last page, and those before it that `isCut(first message)` wants. */
 export async function lastPage(id, isCut) {
 	const page = await getMessages(id)
 	while (page.more && isCut(page.messages[0])) {

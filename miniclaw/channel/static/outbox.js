@@ -3,7 +3,7 @@
 import {newId, sound, tab} from "./dom.js"
 import {why} from "./i18n.js"
 
-/** Times that a message goes unanswered over an open line. */
+/** Times that a message goes unanswered on an open line. */
 const TRIES = 3
 
 export class Outbox {

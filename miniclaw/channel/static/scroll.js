@@ -48,7 +48,7 @@ export class ScrollKeeper {
 		this.#remember()
 	}
 
-	/** Change what is above without moving what the reader looks at. */
+	/** Change what is above without moving what is looked at. */
 	holding(element, change) {
 		const before = element.getBoundingClientRect().top
 		this.scroller.classList.add("unanchored")
@@ -76,7 +76,7 @@ export class ScrollKeeper {
 		const isDown = scrollTop > this.#top
 		const arrived = this.#distance <= (isDown ? NEAR_PX : AT_PX) || (isDown && scrollTop + clientHeight >= this.#goal - AT_PX)
 		if (arrived) this.#following = true
-		// A page that became smaller moves too; one that kept its height was scrolled by the reader.
+		// A smaller page moves too; one that kept its height was scrolled.
 		else if (scrollTop < this.#top - 1 && scrollHeight >= this.#height) this.#following = false
 		this.#remember()
 	}

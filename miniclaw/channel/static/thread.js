@@ -203,7 +203,7 @@ export class Thread {
 		setTimeout(() => (turn.isCatchingUp = false), CATCH_UP_PAUSE_MS)
 	}
 
-	/** A turn is filled from its beginning, as far as that is shown. */
+	/** A turn is filled from its beginning, where that is shown. */
 	#isCut({role, turn_id: id, position}, running) {
 		const turn = this.#turns.get(id)
 		return this.#knows && role !== "user" && position > this.#first && turn && id !== running && (turn.isDirty || !turn.hasEnded)

@@ -34,7 +34,7 @@ export class Turn {
 		this.on = on
 		this.attempt = 0
 		this.seq = 0
-		/** Not all is shown: it is read from the log when the turn ends. */
+		/** Not all is shown: the log is read when the turn ends. */
 		this.isDirty = false
 		/** It seems to have ended without an answer; an event may deny it. */
 		this.isGuess = false
@@ -253,7 +253,7 @@ export class Turn {
 		return undefined
 	}
 
-	/** It was not over: all of it comes again, or only how it ended. */
+	/** It was not over: all comes again, or only how it ended. */
 	#reopen(isOnlyEnd) {
 		this.isGuess = false
 		if (isOnlyEnd) this.#answer.removeLast()
