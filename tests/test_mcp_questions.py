@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,58 @@ async def test_an_answer_for_a_server_is_counted_recorded_and_limited_with_the_t
             (row,) = await claw.commands._c.usage.rows("owner")
             assert row["calls"] == 2
         await provider.close()
+
+
+@pytest.mark.parametrize("ends_by", ["cancel", "time limit", "the server"])
+async def test_a_model_that_answers_a_server_ends_and_is_counted_with_the_call_it_is_for(
+    ends_by: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the server asked for is over, and in the turn's numbers, before the turn ends."""
+    body = ASKING.replace("METHOD", repr("sampling/createMessage")).replace("PARAMS", repr(SAMPLE))
+    log = tmp_path / "told"
+    body += f"    open({str(log)!r}, 'a').write(json.dumps(message) + chr(10))\n"
+    if (
+        ends_by == "the server"
+    ):  # which answers the call, once it is let, without the answer that it asked for
+        os.mkfifo(tmp_path / "let")
+        early = f"lambda: text(message, open({str(tmp_path / 'let')!r}).read())"
+        body = body.replace("    send(", f"    threading.Thread(target={early}).start()\n    send(")
+        body = "import threading\n" + body
+
+    def script(messages: list[Message], number: int) -> Reply:
+        if messages[-1]["role"] == "tool":
+            return {"text": "done", "usage": SAYS}
+        if "2+2" in str(messages[-1]["content"]):
+            return {"forever": {"content": "word "}, "pause": 0.02}
+        return {"calls": [("mcp__fake__say", {"at": "x"})], "usage": SAYS}
+
+    write_config(tmp_path, fake=program(tmp_path, body))
+    settings: dict[str, Any] = {"approval.allow": ["mcp__fake__say"]}
+    if ends_by == "time limit":
+        settings["agent.turn_timeout"] = 2.0
+    async with FakeModel(script) as model:
+        provider = OpenAIProvider("m", api_key="k", base_url=model.url)
+        async with running_claw(tmp_path, provider, arguments=settings) as claw:
+            await until(lambda: claw.servers.status()[0]["state"] == "ready")
+            receipt = await send(claw)
+            asked = await question(claw)
+            await eventually(lambda: is_asking(claw, receipt.session_id or ""))
+            await claw.desk.decide(asked.approval_id, "owner", "once")
+            await until(lambda: model.open_streams == 1)
+            if ends_by == "the server":
+                (tmp_path / "let").write_text("early", encoding="utf-8")
+            elif ends_by == "cancel":
+                await claw.commands.cancel(receipt.turn_id or "", "owner")
+            data = (await outcome(claw, receipt.turn_id))["data"]
+            calls = 3 if ends_by == "the server" else 2
+            assert data["usage"]["calls"] == calls
+            assert "sampling" in [r["purpose"] for r in await trace_of(claw) if r["kind"] == "model"]
+            (row,) = await claw.commands._c.usage.rows("owner")
+            assert row["calls"] == calls
+            await until(lambda: model.open_streams == 0)
+            await until(lambda: log.exists() and '"error"' in log.read_text())
+        await provider.close()
+    assert "question broke" not in caplog.text and "never retrieved" not in caplog.text
 
 
 def context(answer: bool, ask: Any = four) -> ToolContext:

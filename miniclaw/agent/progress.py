@@ -110,7 +110,7 @@ class Pause:
     def __call__(self, paused: bool) -> None:
         loop = asyncio.get_running_loop()
         deadline = self._timer.when()
-        if paused and deadline is not None:
+        if paused and deadline is not None and not self._timer.expired():
             self._left = deadline - loop.time()
             self._timer.reschedule(None)
         elif not paused and self._left is not None:

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from miniclaw.errors import MCPError, MCPUnavailable
@@ -44,6 +44,7 @@ MAX_ASKED: Final = 16
 """Questions of a server that are open at once; a further one is refused."""
 MOST_NUMBER: Final = 2**53
 MAX_BACKOFF: Final = 60.0
+END_SECONDS: Final = 5.0  # that a call which is over waits for its questions to end
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
 _LISTEN: Final = "subscriptions/listen"
 
@@ -55,7 +56,13 @@ class _Call:
     progress: Progress | None
     clock: asyncio.Timeout
     deadline: float
-    asked: int = 0
+    asked: dict[MessageId, asyncio.Task[None]] = field(default_factory=dict)
+    is_over: bool = False
+
+    def extend(self, seconds: float) -> None:
+        """Let it take so long from now on, unless it is over."""
+        if not self.is_over and not self.clock.expired():
+            self.clock.reschedule(min(asyncio.get_running_loop().time() + seconds, self.deadline))
 
 
 class Calls:
@@ -116,12 +123,11 @@ class Calls:
         assert self._link is not None
         number = next(self._ids)
         request = Request(number, method, self._with_meta(params, number if progress else None))
-        loop = asyncio.get_running_loop()
+        deadline = asyncio.get_running_loop().time() + MOST_SECONDS
         seconds = None if method in (_LISTEN, "initialize") else self._seconds  # who connects has a limit
         try:
             async with asyncio.timeout(seconds) as clock:
-                call = _Call(method, host or self.host, progress, clock, loop.time() + MOST_SECONDS)
-                self._running[str(number)] = call
+                self._running[str(number)] = _Call(method, host or self.host, progress, clock, deadline)
                 return await self._link.exchange(request, headers)
         except (TimeoutError, asyncio.CancelledError) as error:
             self._give_up(request)
@@ -130,7 +136,16 @@ class Calls:
             text = f"The server did not answer `{method}` within {self._seconds:g} s."
             raise MCPUnavailable(text) from None
         finally:
-            self._running.pop(str(number), None)
+            await self._end(self._running.pop(str(number)))
+
+    async def _end(self, call: _Call) -> None:
+        """End the open questions of a call that is over: what they cost is its turn's, which ends next."""
+        call.is_over = True
+        for number, task in call.asked.items():
+            task.cancel()
+            self._spawn(self._reply(encode_error(number, MCPError(INVALID_REQUEST, "The call is over."))))
+        if call.asked:
+            await asyncio.wait([*call.asked.values()], timeout=END_SECONDS)
 
     async def answer_all(self, questions: object, host: Host | None) -> dict[str, Any]:
         """The answers to the questions of a modern call."""
@@ -227,7 +242,7 @@ class Calls:
         if call is None or call.progress is None or done is None:
             return
         if not call.asked:
-            call.clock.reschedule(min(asyncio.get_running_loop().time() + self._seconds, call.deadline))
+            call.extend(self._seconds)
         call.progress(done, total, str(params.get("message") or ""))
 
     def _question(self, request: Request, related: MessageId | None) -> None:
@@ -237,17 +252,17 @@ class Calls:
             refusal = MCPError(INVALID_REQUEST, "This is no time for a question.")
             self._spawn(self._reply(encode_error(request.id, refusal)))
         else:
-            task = asyncio.get_running_loop().create_task(self._answer(request, related))
+            call = self._call_of(related)
+            task = asyncio.get_running_loop().create_task(self._answer(request, call))
             self._asked[request.id] = task
+            if call is not None:
+                call.asked[request.id] = task
+                call.extend(MOST_SECONDS)
             task.add_done_callback(lambda _: self._asked.pop(request.id, None))
 
-    async def _answer(self, request: Request, related: MessageId | None) -> None:
+    async def _answer(self, request: Request, call: _Call | None) -> None:
         """Answer a question; the time that a person thinks is not the call's."""
-        call = self._call_of(related)
         host = call.host if call is not None else self.host
-        if call is not None:
-            call.asked += 1
-            call.clock.reschedule(call.deadline)
         try:
             reply = encode_result(request.id, await host.answer(request.method, request.params))
         except MCPError as error:
@@ -257,10 +272,9 @@ class Calls:
             reply = encode_error(request.id, MCPError(INTERNAL_ERROR, "Something broke inside miniclaw."))
         finally:
             if call is not None:
-                call.asked -= 1
-                if not call.asked and not call.clock.expired():
-                    now = asyncio.get_running_loop().time()
-                    call.clock.reschedule(min(now + self._seconds, call.deadline))
+                call.asked.pop(request.id, None)
+                if not call.asked:
+                    call.extend(self._seconds)
         await self._reply(reply)
 
     def _call_of(self, related: MessageId | None) -> _Call | None:
