@@ -158,6 +158,19 @@ async def test_defaults_fill_what_the_user_left_out_and_the_time_to_think_is_not
     assert answer == '{"action": "accept", "content": {"a": "d", "b": true}}'
 
 
+async def test_a_question_that_is_taken_back_at_once_leaves_its_call_the_time_it_had(tmp_path: Path) -> None:
+    body = """
+def call(message):
+    asks = {"jsonrpc": "2.0", "id": 99, "method": "elicitation/create", "params": {}}
+    never = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 99}}
+    sys.stdout.write(json.dumps(asks) + "\\n" + json.dumps(never) + "\\n")
+    sys.stdout.flush()
+"""
+    async with client_of(program(tmp_path, body), call_seconds=0.3, host=Host(elicit=agree)) as client:
+        with pytest.raises(MCPUnavailable, match=r"within 0\.3 s"):
+            await asyncio.wait_for(client.call_tool("say"), 10)
+
+
 async def test_a_question_that_is_not_offered_is_refused_and_one_that_breaks_leaves_the_call_alive(
     tmp_path: Path,
 ) -> None:

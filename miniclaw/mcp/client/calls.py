@@ -60,9 +60,13 @@ class _Call:
     is_over: bool = False
 
     def extend(self, seconds: float) -> None:
-        """Let it take so long from now on, unless it is over."""
-        if not self.is_over and not self.clock.expired():
+        """Let it take so long from now on, unless it is over or waits for us."""
+        if not (self.asked or self.is_over or self.clock.expired()):
             self.clock.reschedule(min(asyncio.get_running_loop().time() + seconds, self.deadline))
+
+    def forget(self, question: MessageId, seconds: float) -> None:
+        self.asked.pop(question, None)
+        self.extend(seconds)
 
 
 class Calls:
@@ -133,8 +137,7 @@ class Calls:
             self._give_up(request)
             if isinstance(error, asyncio.CancelledError):
                 raise
-            text = f"The server did not answer `{method}` within {self._seconds:g} s."
-            raise MCPUnavailable(text) from None
+            raise MCPUnavailable(f"No answer to `{method}` within {self._seconds:g} s.") from None
         finally:
             await self._end(self._running.pop(str(number)))
 
@@ -225,9 +228,8 @@ class Calls:
             self._progress(message.params)
         elif message.method == CANCELLED:
             number = message.params.get("requestId")
-            asked = self._asked.get(number) if isinstance(number, str | int) else None
-            if asked is not None:
-                asked.cancel()
+            if isinstance(number, str | int) and number in self._asked:
+                self._asked[number].cancel()
         elif message.method == "notifications/message":
             level = _LEVELS.get(str(message.params.get("level")), logging.WARNING)
             logger.log(level, "%s: %.2000s", self.name, message.params.get("data"))
@@ -241,8 +243,7 @@ class Calls:
         done, total = _number(params.get("progress")), _number(params.get("total"))
         if call is None or call.progress is None or done is None:
             return
-        if not call.asked:
-            call.extend(self._seconds)
+        call.extend(self._seconds)
         call.progress(done, total, str(params.get("message") or ""))
 
     def _question(self, request: Request, related: MessageId | None) -> None:
@@ -256,8 +257,9 @@ class Calls:
             task = asyncio.get_running_loop().create_task(self._answer(request, call))
             self._asked[request.id] = task
             if call is not None:
-                call.asked[request.id] = task
                 call.extend(MOST_SECONDS)
+                call.asked[request.id] = task
+                task.add_done_callback(lambda _: call.forget(request.id, self._seconds))
             task.add_done_callback(lambda _: self._asked.pop(request.id, None))
 
     async def _answer(self, request: Request, call: _Call | None) -> None:
@@ -272,9 +274,7 @@ class Calls:
             reply = encode_error(request.id, MCPError(INTERNAL_ERROR, "Something broke inside miniclaw."))
         finally:
             if call is not None:
-                call.asked.pop(request.id, None)
-                if not call.asked:
-                    call.extend(self._seconds)
+                call.forget(request.id, self._seconds)
         await self._reply(reply)
 
     def _call_of(self, related: MessageId | None) -> _Call | None:
