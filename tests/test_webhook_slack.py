@@ -22,14 +22,15 @@ from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.slack import SlackPlatform, sign
+from miniclaw.channel.platforms.slack_api import SlackApi
 from miniclaw.channel.platforms.slack_markup import decode, mentions, without_pings
 from miniclaw.channel.standins.base import Event, Fault
 from miniclaw.channel.standins.slack import SlackStandin
 from miniclaw.channel.webhook import Answer, WebhookChannel, WebhookRequest
 from miniclaw.channel_settings import SlackAccount
 from miniclaw.cli import main
-from miniclaw.errors import ProtocolError, StorageError
-from miniclaw.gateway.protocol import Inbound
+from miniclaw.errors import DeliveryError, ProtocolError, StorageError
+from miniclaw.gateway.protocol import Inbound, ReplyTarget
 from miniclaw.session.outbox import Outbox
 from tests.support.agent import eventually
 from tests.support.claw import running_claw
@@ -89,12 +90,16 @@ async def workspace(
     slack: SlackStandin | None = None,
     account: str = "",
     typing: int = 0,
+    begins: str = "",
     **more: Any,
 ) -> AsyncIterator[Workspace]:
+    """`begins`: the first piece of the answer, shown by itself."""
     async with slack or SlackStandin(bot_user_id=BOT) as standin:
         one = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": standin.url, **more}
         one["file_hosts"] = [standin.url.removeprefix("http://")]
         provider = Typing(script, standin, waits=typing) if typing else ScriptedProvider(script)
+        if begins:
+            provider = Typing(script, standin, waits=1, methods=["chat.startStream"], piece=len(begins))
         async with platform_claw(tmp_path, "slack", one, provider, name=account) as (claw, http):
             yield Workspace(claw, standin, http, f"slack/{account}" if account else "slack")
 
@@ -376,6 +381,68 @@ async def test_a_stream_of_which_slack_did_not_tell_is_the_only_answer_and_ends(
         assert await one.answers(2) == ["a **long** answer", text]
         assert "chat.startStream" in [name for name, _ in one.slack.calls]
         assert not any(shown.is_open for shown in one.slack.shown)
+
+
+@pytest.mark.parametrize("begins", ["# ", "**", "👋 "])
+@pytest.mark.usefixtures("at_once")
+async def test_a_stream_that_begins_without_letters_is_the_only_answer_too(
+    tmp_path: Path, begins: str
+) -> None:
+    text = f"{begins}Words** and words"
+    async with workspace(tmp_path, [LLMResponse(text=text)], begins=begins) as one:
+        one.slack.faults.append(Fault("chat.startStream", "cut", stored=True))
+        await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == [text]
+        assert not any(shown.is_open for shown in one.slack.shown)
+
+
+@pytest.mark.parametrize(
+    "looked",
+    [
+        None,
+        Fault("conversations.replies", "error", "missing_scope"),
+        Fault("conversations.replies", "error", "ratelimited"),
+        Fault("conversations.replies", "status", 403),
+        Fault("conversations.replies", "status", 429, retry_after=0),
+    ],
+)
+@pytest.mark.usefixtures("at_once")
+async def test_an_answer_whose_stream_is_not_known_again_is_marked(
+    tmp_path: Path, looked: Fault | None
+) -> None:
+    class Rewriting(SlackStandin):
+        def _as_listed(self, one: Any) -> dict[str, Any]:
+            return {**super()._as_listed(one), "text": one.text.replace("👋", ":wave:")}
+
+    async with workspace(
+        tmp_path, [LLMResponse(text="👋 Hello")], slack=Rewriting(bot_user_id=BOT), begins="👋 "
+    ) as one:
+        one.slack.faults += [Fault("chat.startStream", "cut", stored=True), *([looked] * 2 if looked else [])]
+        await one.say(f"<@{BOT}> hi")
+        assert await one.answers() == ["👋 ", f"{MARK}👋 Hello"]
+
+
+@pytest.mark.parametrize("method", ["chat.appendStream", "chat.stopStream"])
+async def test_a_stream_of_another_turn_is_never_taken_for_ones_own(method: str) -> None:
+    target = ReplyTarget(conversation="C1", thread="5.5", message_id="5.5", account="T1", sender="U1")
+    async with SlackStandin(bot_user_id=BOT) as slack:
+        settings = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": slack.url}
+        api = SlackApi(SlackAccount.model_validate({**settings, "bot_user_id": BOT}))
+        handle = await api.begin_stream(target, "Sure, it", key="one.0")
+        assert handle is not None
+        slack.faults += [Fault(method, "status", 500), Fault("chat.startStream", "status", 500)]
+        with pytest.raises(DeliveryError):
+            await (
+                api.update_stream(target, handle, "Sure, it is")
+                if method == "chat.appendStream"
+                else api.deliver(target, "Sure, it is", key="one.0", repeat=False, handle=handle)
+            )
+        with pytest.raises(DeliveryError, match="no stream is there") as failed:
+            await api.begin_stream(target, "Sure, it is", key="two.0")
+        assert not failed.value.unknown
+        await api.deliver(target, "Sure, it was", key="one.0", repeat=True, handle=handle)
+        await api.close()
+        assert [(shown.text, shown.is_open) for shown in slack.shown] == [("Sure, it was", False)]
 
 
 @pytest.mark.parametrize("kind", ["status", "cut"])

@@ -54,12 +54,19 @@ class Typing(ScriptedProvider):
     Args:
         waits: how many pieces it waits for.
         methods: what tells of a text; empty = every call.
+        piece: the characters of a piece.
     """
 
     def __init__(
-        self, script: list[Any], standin: Standin, *, waits: int, methods: Sequence[str] = ()
+        self,
+        script: list[Any],
+        standin: Standin,
+        *,
+        waits: int,
+        methods: Sequence[str] = (),
+        piece: int = 30,
     ) -> None:
-        super().__init__(script, piece=30)
+        super().__init__(script, piece=piece)
         self._standin = standin
         self._waits = waits
         self._methods = methods

@@ -28,6 +28,8 @@ EVENT: Final = "miniclaw_reply"
 STREAMED: Final = "stream:"
 """Begins the handle of a message of `chat.startStream`; others are updated as a whole."""
 UPDATE_LIMIT: Final = 11_000
+STREAMS: Final = 1_000
+"""So many streams are known as ours; beyond that the oldest one, which Slack has long ended, is forgotten."""
 RATE_LIMIT_SECONDS: Final = 30.0
 """Before another try, where Slack says that it is too much and not for how long."""
 START_SECONDS: Final = 5.0
@@ -46,8 +48,8 @@ class SlackApi:
     def __init__(self, settings: SlackAccount) -> None:
         self._settings = settings
         self._client = PlatformClient()
-        self._shown: dict[str, str] = {}
-        """What a stream that runs shows, by handle; Slack only appends."""
+        self._shown: dict[str, str | None] = {}
+        """What each stream shows that may not have ended, by handle; `None` = not known. Slack only appends."""
         self.bot_user_id = settings.bot_user_id
 
     async def start(self) -> None:
@@ -87,7 +89,7 @@ class SlackApi:
         """A stream in a thread; elsewhere a message that is updated.
 
         A stream carries nothing of ours before its end, so where Slack did not say whether it began it is known
-        again by its text alone; see `_is_begun`.
+        again by its text alone; see `_look`.
         """
         if target.url is not None or not self._settings.stream:
             return None
@@ -109,11 +111,16 @@ class SlackApi:
                 return await self._post(target, text, key, f"{key}.begin")
             if not error.unknown:
                 raise
-            found = await self._look(target, key, text)
+            try:
+                found = await self._look(target, key, text)
+            except DeliveryError as looked:
+                raise DeliveryError(f"{error}; {looked}", unknown=True) from looked
             if found is None:
                 raise DeliveryError(f"{error}, and no stream is there") from error
             handle = found
         self._shown[handle] = text
+        if len(self._shown) > STREAMS:
+            del self._shown[next(iter(self._shown))]
         return handle
 
     async def update_stream(self, target: ReplyTarget, handle: str, text: str) -> None:
@@ -127,7 +134,7 @@ class SlackApi:
         if shown is None or not text.startswith(shown) or text == shown:
             return  # an earlier process began it, or text was withdrawn: the end puts it right
         body = {"channel": channel, "ts": ts, "markdown_text": text[len(shown) :]}
-        del self._shown[handle]  # nobody knows what is shown until Slack has said yes
+        self._shown[handle] = None  # nobody knows what is shown until Slack has said yes
         try:
             await self._call("chat.appendStream", body)
         except DeliveryError as error:
@@ -208,8 +215,9 @@ class SlackApi:
     async def _finish(self, handle: str, text: str, key: str) -> None:
         """End a stream and let the message say exactly `text`, to be found by this key from now on."""
         channel, ts = _place(handle)
-        shown = self._shown.pop(handle, None)
+        shown = self._shown.get(handle)
         if handle.startswith(STREAMED):
+            self._shown[handle] = None
             try:
                 stop = {"channel": channel, "ts": ts, "metadata": _metadata(key)}
                 await self._call("chat.stopStream", stop)
@@ -220,6 +228,7 @@ class SlackApi:
         if shown != text:
             body = {"channel": channel, "ts": ts, "markdown_text": text, "metadata": _metadata(key)}
             await self._call("chat.update", body)
+        self._shown.pop(handle, None)  # not before: it would be taken for a stream of another turn
 
     async def _find(self, target: ReplyTarget, key: str, text: str = "") -> str | None:
         """The same as `_look`; `None` also where Slack does not let us look."""
@@ -230,7 +239,11 @@ class SlackApi:
             return None
 
     async def _look(self, target: ReplyTarget, key: str, text: str) -> str | None:
-        """The message that an earlier try of this delivery posted, or the stream that one began with this text."""
+        """The message that an earlier try of this delivery posted, or the stream that one began with this text.
+
+        Raises:
+            DeliveryError: nobody knows, also where a stream of ours is open of which we know nothing.
+        """
         method, body = "conversations.history", {"channel": target.conversation}
         if target.thread is not None:
             method, body = "conversations.replies", {**body, "ts": target.thread}
@@ -242,24 +255,24 @@ class SlackApi:
             if target.thread is None or not _is_thread_gone(error):
                 raise
             return await self._look(target.model_copy(update={"thread": None}), key, text)
-        begun = None
+        begun, is_other = None, False
         for message in found.get("messages") or ():
             handle, metadata = f"{target.conversation}:{message['ts']}", message.get("metadata") or {}
             if metadata.get("event_type") == EVENT:
                 if metadata.get("event_payload", {}).get("key") == key:
                     return handle
-            elif f"{STREAMED}{handle}" not in self._shown and self._is_begun(message, text):
-                begun = f"{STREAMED}{handle}"
+            elif f"{STREAMED}{handle}" not in self._shown and self._is_open(message):
+                if _begins(text, str(message.get("text") or "")):
+                    begun = f"{STREAMED}{handle}"
+                else:
+                    is_other = True
+        if text and is_other and begun is None:
+            raise DeliveryError("a stream is there that may be this one", unknown=True)
         return begun
 
-    def _is_begun(self, message: dict[str, Any], text: str) -> bool:
-        """Whether it is a stream of ours that has no end yet (an ended one carries a key) and says how this text begins.
-
-        Letters alone are looked at, since Slack rewrites Markdown.
-        """
-        said = _letters(str(message.get("text") or ""))
-        is_open = message.get("user") == self.bot_user_id and message.get("streaming_state") != "completed"
-        return is_open and said != "" and _letters(text).startswith(said)
+    def _is_open(self, message: dict[str, Any]) -> bool:
+        """Whether it may be a stream of ours that has no end yet; an ended one carries a key."""
+        return message.get("user") == self.bot_user_id and message.get("streaming_state") != "completed"
 
     async def _respond(self, url: str, text: str) -> bool:
         """Answer a slash command at its own URL; `False` when that is used up, so that it is posted instead."""
@@ -318,6 +331,14 @@ def _metadata(key: str) -> dict[str, Any]:
 
 def _is_thread_gone(error: DeliveryError) -> bool:
     return str(error).endswith(": thread_not_found")
+
+
+def _begins(text: str, said: str) -> bool:
+    """Whether `said` is how the text begins: by letters, since Slack rewrites Markdown; by signs if it has no others."""
+    if letters := _letters(said):
+        return _letters(text).startswith(letters)
+    signs = "".join(said.split())
+    return signs != "" and "".join(text.split()).startswith(signs)
 
 
 def _letters(text: str) -> str:
