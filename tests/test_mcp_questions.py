@@ -159,7 +159,7 @@ async def test_a_model_that_answers_a_server_ends_and_is_counted_with_the_call_i
             (row,) = await claw.commands._c.usage.rows("owner")
             assert row["calls"] == calls
             await until(lambda: model.open_streams == 0)
-            await until(lambda: log.exists() and '"error"' in log.read_text())
+            await until(lambda: log.exists() and '"error"' in log.read_text(encoding="utf-8"))
         await provider.close()
     assert "question broke" not in caplog.text and "never retrieved" not in caplog.text
 
