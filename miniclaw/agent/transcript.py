@@ -58,7 +58,8 @@ class SessionTranscript:
         found, self._estimate = self._window.measured(
             self._system, self._session.history(), model=self._model, tools=self._tools
         )
-        self.is_cut = any(m["role"] == "user" and str(m["content"]).endswith(CUT) for m in found)
+        # Only a turn that is sent alone has its text cut, and then it comes first.
+        self.is_cut = len(found) > 1 and str(found[1].get("content")).endswith(CUT)
         return [self._seen(message) if "images" in message else message for message in found]
 
     def _seen(self, message: Message) -> Message:
