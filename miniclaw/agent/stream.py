@@ -80,14 +80,14 @@ class ChatAssembler:
         if not isinstance(chunk, dict):
             return None
         choices = chunk.get("choices")
-        if is_error(chunk.get("error")) or (not choices and is_report(chunk)):
+        if ("error" in chunk and is_error(chunk["error"])) or (not choices and is_report(chunk)):
             raise error_inside(chunk)
         if isinstance(usage := chunk.get("usage") or ("x_groq" in chunk and _groq_usage(chunk)), dict):
             self._usage = usage
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and self._is_ours(choice):
                 for place in (choice, choice.get("delta"), choice.get("message")):
-                    if isinstance(place, dict) and is_error(place.get("error")):
+                    if isinstance(place, dict) and "error" in place and is_error(place["error"]):
                         raise error_inside(place)
                 if (taken := self._take_choice(choice)) is not None:
                     return taken
