@@ -174,6 +174,7 @@ async def test_a_delivery_that_breaks_is_tried_again_without_another_answer(
         monkeypatch.setattr(post.outbox, "next_of", next_of)
         post.tell()
         await post.all_are("sent")
+    assert (failures, [key for key, _ in post.platform.tries]) == ([], ["a"])
 
 
 @pytest.mark.parametrize("code", [IO, CORRUPT])
@@ -290,6 +291,7 @@ async def test_a_turn_that_storage_breaks_begins_again_before_the_next_of_its_se
         mailbox.restore(make_turn(name, "s"))
     await eventually(lambda: began == ["a", "a", "a", "b"])
     await eventually(lambda: not mailbox.is_busy("s"))
+    assert began == ["a", "a", "a", "b"], "and none once more"
 
 
 async def test_an_attempt_that_storage_broke_goes_on_from_its_last_step(tmp_path: Path) -> None:
