@@ -33,8 +33,7 @@ PIECE: Final = 200
 FULL_DISK_BYTES: Final = 16 * 1024 * 1024
 """Free room below which the disk counts as full: the write-ahead log needs some before it can be copied."""
 SCRUB_TRIES: Final = 20
-SCRUB_SECONDS: Final = 0.05
-"""Between two tries to empty the write-ahead log."""
+SCRUB_SECONDS: Final = 0.05  # between two tries to empty the write-ahead log
 CHECK: Final = "PRAGMA integrity_check(1)"
 MOST_DAMAGED: Final = 1000
 """Damaged reads that are remembered."""
@@ -332,32 +331,32 @@ class Database:
         if self._commits % 200 or self._checkpoint is not None:
             return
         wal = Path(self._path + "-wal")
-        if not wal.exists() or wal.stat().st_size < CHECKPOINT_PAGES * 4096:
-            return
-        self._start_checkpoint()
+        if wal.exists() and wal.stat().st_size >= CHECKPOINT_PAGES * 4096:
+            self._start_checkpoint()
 
-    def _start_checkpoint(self) -> None:
+    def _start_checkpoint(self, kind: str = "PASSIVE") -> asyncio.Future[bool]:
         loop = asyncio.get_running_loop()
-        self._checkpoint = loop.run_in_executor(self._thread, self._run_checkpoint)
-        self._checkpoint.add_done_callback(self._checkpoint_done)
+        self._checkpoint = started = loop.run_in_executor(self._thread, self._run_checkpoint, kind)
+        started.add_done_callback(self._checkpoint_done)
+        return started
 
     async def scrub(self) -> None:
         """Let what was deleted be gone from the write-ahead log too, as far as no reader holds it."""
-        loop = asyncio.get_running_loop()
         for _ in range(SCRUB_TRIES):
-            if not await loop.run_in_executor(self._thread, self._run_checkpoint, "TRUNCATE"):
+            while self._checkpoint is not None:
+                await asyncio.wait([self._checkpoint])
+            self._is_held = True  # it keeps other writers out until the disk has all, which may be long
+            await asyncio.wait([started := self._start_checkpoint("TRUNCATE")])
+            if not started.result():
                 return
             await asyncio.sleep(SCRUB_SECONDS)
         logger.warning("what was deleted stays in the write-ahead log until it is copied: somebody reads it")
 
-    def _run_checkpoint(self, kind: str = "PASSIVE") -> bool:
+    def _run_checkpoint(self, kind: str) -> bool:
         """Whether somebody was in the way; a wait here would hold the lock that the loop's writes need."""
-        connection = self._connect()
-        try:
+        with contextlib.closing(self._connect()) as connection:
             connection.execute("PRAGMA busy_timeout=0")
             return bool(connection.execute(f"PRAGMA wal_checkpoint({kind})").fetchone()[0])
-        finally:
-            connection.close()
 
     def _checkpoint_done(self, future: asyncio.Future[bool]) -> None:
         self._checkpoint = None
