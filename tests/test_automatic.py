@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from miniclaw.agent.automatic import INSTRUCTIONS, MOST
+from miniclaw.agent.proposals import INSTRUCTIONS, MOST
 from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.errors import ModelError
 from miniclaw.session.models import Usage
-from tests.support.agent import eventually, say
+from tests.support.agent import eventually, outcome, say
 from tests.support.claw import running_claw
 from tests.support.client import raw_client
+from tests.test_limits import command
 
 HOME = {"content": "The user lives in Hangzhou by the lake.", "context": "small talk"}
 
@@ -191,3 +192,25 @@ async def test_numbers_secrets_and_health_are_seen_by_the_program_itself(
         await say(claw, said)
         await looked_at(claw)
         assert [record.status for record in await claw.memory.list("owner")] == expected
+
+
+@pytest.mark.parametrize("proposed", [[HOME], ModelError("model_error", "It broke.")], ids=["fact", "error"])
+async def test_what_goes_into_a_summary_is_offered_to_the_memory_first(
+    tmp_path: Path, proposed: object
+) -> None:
+    model = Proposes(proposed)
+    async with running_claw(tmp_path, model.provider(), arguments=mode("off")) as claw:
+        session_id = (await claw.sessions.get_or_create("owner", "library")).session_id
+        await say(claw, "I live in Hangzhou, by the lake.", session_id=session_id)
+        await say(claw, "How deep is it?", session_id=session_id)
+        assert model.asked == []
+    async with running_claw(tmp_path, model.provider(), arguments=mode("on")) as claw:
+        queued = await claw.router.route(command("compact", session_id))
+        done = await outcome(claw, queued.turn_id)
+        saved = [record.content for record in await claw.memory.list("owner")]
+    assert done["data"]["result"]["summary"] == "yes", done
+    assert (
+        "user: I live in Hangzhou, by the lake.\nassistant: yes\nuser: How deep"
+        in model.asked[0][1]["content"]
+    )
+    assert saved == ([] if isinstance(proposed, ModelError) else [HOME["content"]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.agent.trace import FLUSH_RECORDS, MOST_BUFFERED, TraceStore
 from miniclaw.cli import main
+from miniclaw.memory.context import PERSONA
+from miniclaw.memory.tokens import estimate_tokens
 from miniclaw.settings import GatewaySettings, ModelSettings, Settings, TraceSettings
 from tests.support.agent import Zap, outcome, say, send, zap
 from tests.support.claw import TOKEN, running_claw
@@ -203,7 +206,12 @@ async def test_the_command_shows_a_turn_call_by_call_with_its_total(
     assert first.split()[:3] == ["model", "scripted", "answer"] and first.endswith("zap")
     assert ran.split()[:2] == ["tool", "zap"] and ran.endswith('ok  {"at": "a"}')
     assert total.startswith("total  2 model calls") and "unknown" not in total
-    assert "## persona\nYou are miniClaw" in output
+    persona = estimate_tokens(PERSONA)
+    assert f"## persona (about {persona} tokens)\nYou are miniClaw" in output
+    sizes = re.search(
+        r"# prompt \w{8} \(answer\): about (\d+) tokens \+ about (\d+) of the tools' schemas", output
+    )
+    assert sizes is not None and int(sizes[1]) > persona and int(sizes[2]) > 100
 
 
 async def test_the_command_shows_the_newest_turn_by_itself_and_records_as_json(

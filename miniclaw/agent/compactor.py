@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -15,7 +15,8 @@ from miniclaw.agent.core import Core
 from miniclaw.agent.model_call import ModelCall
 from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Progress
-from miniclaw.agent.providers import LLMResponse, Message, unwatched
+from miniclaw.agent.proposals import SAID_CHARS, MemoryProposals
+from miniclaw.agent.providers import Ask, LLMResponse, Message, unwatched
 from miniclaw.agent.replies import limit_sentence
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.memory.compaction import compact, summary_request
@@ -24,17 +25,16 @@ from miniclaw.session.history import message_tokens
 from miniclaw.session.models import Session, Turn
 from miniclaw.settings import Moment
 
-__all__ = ["Ask", "Compactor", "ask_model"]
+__all__ = ["Compactor", "ask_model"]
 
 logger = logging.getLogger(__name__)
-
-Ask = Callable[[str, list[Message]], Awaitable[LLMResponse]]
-"""Asks the session's model something for a purpose, within the limits of the turn and counted with it."""
 
 SECONDS: Final = 60.0
 """How long a turn waits for a summary; then its oldest turns are left out without one."""
 LONG: Final = 1000
 """Messages from which on a thread looks at them."""
+OFFER_SECONDS: Final = 30.0
+"""How long is waited for what a model finds worth keeping of what goes into a summary."""
 PAUSE: Final = 20
 """Entries that a log must grow by before a summary that failed is tried again; twice as many each time."""
 SUMMARY_CHARS: Final = 20_000
@@ -48,6 +48,7 @@ class Compactor:
 
     def __init__(self, core: Core) -> None:
         self._c = core
+        self._proposals = MemoryProposals(core)
         self._failed: OrderedDict[str, tuple[int, int]] = OrderedDict()
         """Sessions whose last summary failed: how long a log has to be for the next try, and the pause before it."""
 
@@ -71,8 +72,7 @@ class Compactor:
         said = [entry for entry in session.messages if entry.message["role"] == "user"]
         position = [entry.position for entry in said if entry.position >= session.start][found.turns]
         try:
-            async with asyncio.timeout(SECONDS):
-                await self.summarise(session, found.older, position, ask)
+            await self.summarise(session, found.older, position, ask, seconds=SECONDS)
         except (MiniClawError, TimeoutError) as error:
             reason = error or f"it took longer than {SECONDS:g} s"
             logger.warning("session %s has no summary of its beginning: %s", session.session_id, reason)
@@ -84,12 +84,22 @@ class Compactor:
         return True
 
     async def summarise(
-        self, session: Session, history: Sequence[Message], position: int, ask: Ask, *, focus: str = ""
+        self,
+        session: Session,
+        history: Sequence[Message],
+        position: int,
+        ask: Ask,
+        *,
+        focus: str = "",
+        seconds: float | None = None,
     ) -> str:
         """Let a summary of `history` stand for the log before `position`; it is stored with the session.
 
+        What it says of the user that lasts is offered to the memory first, where `memory.automatic` is not off.
+
         Raises:
             ModelError: the model gave none.
+            TimeoutError: nor within `seconds`.
             ProtocolError: a hook of the operator is against it.
         """
         if (reason := await self._hook("before_compaction", session)) is not None:
@@ -100,15 +110,9 @@ class Compactor:
         def request() -> list[Message]:
             return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
 
-        def size() -> int:
-            return sum(map(message_tokens, request()))
-
-        try:
-            response = await ask("compact", request())
-        except ModelError as error:
-            if error.code != "context_overflow" or not window.lower(model, error.limit, size):
-                raise
-            response = await ask("compact", request())
+        await self._offer(session, position, request, ask)
+        async with asyncio.timeout(seconds):
+            response = await self._ask(model, request, ask)
         if not (text := response.text.strip()):
             raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
         text = text[:SUMMARY_CHARS]
@@ -116,6 +120,32 @@ class Compactor:
         await until_stored(lambda: self._c.sessions.update(session, summary=summary))
         await self._hook("after_compaction", session, summary=text)
         return text
+
+    async def _ask(self, model: str, request: Callable[[], list[Message]], ask: Ask) -> LLMResponse:
+        try:
+            return await ask("compact", request())
+        except ModelError as error:
+            lower = partial(self._c.window.lower, model, error.limit)
+            if error.code != "context_overflow" or not lower(lambda: sum(map(message_tokens, request()))):
+                raise
+        return await ask("compact", request())
+
+    async def _offer(
+        self, session: Session, position: int, request: Callable[[], list[Message]], ask: Ask
+    ) -> None:
+        if not self._proposals.are_wanted(session.user_id):
+            return
+        entries = [entry for entry in session.messages if session.start <= entry.position < position]
+        own = [entry for entry in entries if entry.message["role"] == "user"]
+        said = "\n".join(str((entry.meta or {}).get("shown", entry.message["content"])) for entry in own)
+        try:
+            async with asyncio.timeout(OFFER_SECONDS):
+                await self._proposals.ask_for(
+                    session.user_id, said[-SAID_CHARS:], request()[1]["content"], ask
+                )
+        except (MiniClawError, TimeoutError) as error:
+            reason = error or f"it took longer than {OFFER_SECONDS:g} s"
+            logger.warning("session %s: nothing is kept of its beginning: %s", session.session_id, reason)
 
     def _model(self, session: Session) -> str:
         return session.metadata.get("model") or self._c.provider.info.name

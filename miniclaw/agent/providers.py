@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, Self, runtime_checkable
 
@@ -11,6 +11,7 @@ from miniclaw.errors import ModelError
 from miniclaw.session.models import Usage
 
 __all__ = [
+    "Ask",
     "MOST_CHARS",
     "Again",
     "Finish",
@@ -126,6 +127,10 @@ class WarmsUp(Protocol):
     def warm_up(self) -> None:
         """Import them; takes about a second, in any thread."""
         ...
+
+
+Ask = Callable[[str, list[Message]], Awaitable[LLMResponse]]
+"""Asks the session's model something for a purpose, within the limits of the turn and counted with it."""
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from miniclaw.agent.masking import mask
 from miniclaw.agent.providers import ToolCall
 from miniclaw.config import Clock
 from miniclaw.memory.context import Layer
+from miniclaw.memory.tokens import estimate_tokens
 from miniclaw.session.models import Turn, Usage
 from miniclaw.settings import TraceSettings
 from miniclaw.tools.base import ToolResult
@@ -139,17 +140,21 @@ class TurnTrace:
         self._version = ""
         self._purpose = "answer"
 
-    def part(self, purpose: str, layers: Sequence[Layer]) -> TurnTrace:
-        """The trace of a part of the turn that has a prompt of its own, which is recorded."""
+    def part(self, purpose: str, layers: Sequence[Layer], *, schemas: int = 0) -> TurnTrace:
+        """The trace of a part of the turn that has a prompt of its own, which is recorded.
+
+        Args:
+            purpose: what it is for.
+            layers: the prompt.
+            schemas: what the tools that are sent beside it cost, in tokens.
+        """
         part = TurnTrace(self._turn, self._store)
         fixed = "\n\n".join(layer.text for layer in layers if layer.name not in DYNAMIC_LAYERS)
         part._version = hashlib.sha256(fixed.encode("utf-8", "replace")).hexdigest()[:8]
         part._purpose = purpose
-        shown = [
-            {"name": layer.name, "text": _left_out(layer.text) if layer.name == "memory" else layer.text}
-            for layer in layers
-        ]
-        part._add("prompt", purpose=purpose, prompt=part._version, layers=shown)
+        part._add(
+            "prompt", purpose=purpose, prompt=part._version, layers=[*map(_shown, layers)], schemas=schemas
+        )
         return part
 
     def model(self, usage: Usage, ms: int, *, error: str | None, **more: Any) -> None:
@@ -191,6 +196,12 @@ class TurnTrace:
         head = {"kind": kind, "at": round(self._store.clock(), 3), "turn_id": turn.turn_id}
         head |= {"session_id": turn.session_id, "user_id": turn.user_id, "attempt": turn.attempt}
         self._store.add(turn.turn_id, {**head, **record})
+
+
+def _shown(layer: Layer) -> dict[str, Any]:
+    if layer.name != "memory":
+        return {"name": layer.name, "text": layer.text}
+    return {"name": layer.name, "text": _left_out(layer.text), "tokens": estimate_tokens(layer.text)}
 
 
 def _left_out(text: str) -> str:

@@ -53,6 +53,11 @@ class SessionTranscript:
         self.is_cut = False
         """Whether the user's own text was too long to be sent whole."""
 
+    @property
+    def schemas(self) -> int:
+        """What the tools cost that are sent beside it, in tokens."""
+        return self._window.cost_of(self._tools)
+
     def messages(self) -> list[Message]:
         """System prompt and the legal history that fits the window, with its latest images."""
         found, self._estimate = self._window.measured(

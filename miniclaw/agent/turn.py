@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from miniclaw import failpoints
 from miniclaw.agent.automatic import AutomaticMemory
 from miniclaw.agent.budget import Stop
-from miniclaw.agent.compactor import Ask, Compactor, ask_model
+from miniclaw.agent.compactor import Compactor, ask_model
 from miniclaw.agent.core import Core
 from miniclaw.agent.delegate import PARENT, Parent
 from miniclaw.agent.ending import TurnEnding
@@ -20,7 +20,7 @@ from miniclaw.agent.gate import TurnGate
 from miniclaw.agent.opening import TurnOpening
 from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Outcome, Pause, Progress, report, show_chunk, show_tool
-from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.agent.providers import Ask, LLMChunk, LLMResponse
 from miniclaw.agent.replies import limit_sentence, stopped_note
 from miniclaw.agent.runtime import AgentRuntime, Finished, ToolFinished, ToolStarted
 from miniclaw.agent.transcript import SessionTranscript
@@ -231,7 +231,7 @@ class TurnRunner:
                     fence=self._c.fence(turn.session_id),
                     context=progress.context,
                 )
-                progress.trace = progress.trace.part("answer", layers)
+                progress.trace = progress.trace.part("answer", layers, schemas=transcript.schemas)
                 finished = await self._listen(transcript, tools, gate, feed, progress, chosen, ask)
         except TimeoutError:
             if not timer.expired():

@@ -100,7 +100,12 @@ def _print_total(calls: list[dict[str, Any]]) -> None:
 
 
 def _print_prompts(prompts: list[dict[str, Any]]) -> None:
+    from miniclaw.memory.tokens import estimate_tokens
+
     for record in prompts:
-        say(f"\n# prompt {record['prompt']} ({record['purpose']})")
-        for layer in record["layers"]:
-            say(f"\n## {layer['name']}\n{layer['text']}")
+        sizes = [layer.get("tokens") or estimate_tokens(layer["text"]) for layer in record["layers"]]
+        schemas = record.get("schemas", 0)
+        beside = f" + about {schemas} of the tools' schemas" if schemas else ""
+        say(f"\n# prompt {record['prompt']} ({record['purpose']}): about {sum(sizes)} tokens{beside}")
+        for layer, tokens in zip(record["layers"], sizes, strict=True):
+            say(f"\n## {layer['name']} (about {tokens} tokens)\n{layer['text']}")

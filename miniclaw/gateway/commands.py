@@ -6,9 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from miniclaw.agent.approval import Decision
-from miniclaw.agent.compactor import Ask, Compactor
+from miniclaw.agent.compactor import Compactor
 from miniclaw.agent.core import Core
 from miniclaw.agent.patience import until_stored
+from miniclaw.agent.providers import Ask
 from miniclaw.agent.turn import TurnRunner
 from miniclaw.errors import ConfigError, ProtocolError
 from miniclaw.gateway.command_table import (

@@ -76,7 +76,7 @@ class ShortTermMemory:
 
     def too_many(self, tools: Sequence[Message], *, model: str = "") -> list[str]:
         """The names of the tools that the window has no room for: the fewest, so those with the largest schemas."""
-        over = self._cost_of(tools) - int(self.size(model) * TOOLS_SHARE)
+        over = self.cost_of(tools) - int(self.size(model) * TOOLS_SHARE)
         if over <= 0:
             return []
         costs = {tool["function"]["name"]: estimate_tokens(encode_json(tool).decode()) for tool in tools}
@@ -91,10 +91,11 @@ class ShortTermMemory:
         """The tokens that a history may cost beside this system prompt and these tools."""
         size = self.size(model)
         # Within that share there is room for schemas.
-        schemas = max(0, self._cost_of(tools) - int(size * ANSWER_SHARE / 2))
+        schemas = max(0, self.cost_of(tools) - int(size * ANSWER_SHARE / 2))
         return max(0, int(size * (1 - ANSWER_SHARE)) - schemas - _system_tokens(system) - MESSAGE_TOKENS)
 
-    def _cost_of(self, tools: Sequence[Message] | None) -> int:
+    def cost_of(self, tools: Sequence[Message] | None) -> int:
+        """What the schemas of these tools cost, in tokens."""
         if tools is not self._tools:
             self._tools = tools
             self._tools_cost = estimate_tokens(encode_json(tools).decode()) if tools else 0
@@ -121,7 +122,7 @@ class ShortTermMemory:
         if cost > room:
             chosen = _squeeze(chosen, room)
             cost = sum(map(message_tokens, chosen))
-        cost += _system_tokens(system) + MESSAGE_TOKENS + self._cost_of(tools)
+        cost += _system_tokens(system) + MESSAGE_TOKENS + self.cost_of(tools)
         return [{"role": "system", "content": system}, *chosen], cost
 
     def lower(
