@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.app import MiniClaw
 from miniclaw.cli import main
 from miniclaw.gateway.command_table import read_command
 from miniclaw.mcp.call import Call
@@ -213,35 +215,42 @@ async def test_what_is_forgotten_stands_in_no_trace_and_no_end_of_a_turn(tmp_pat
     assert texts_below(tmp_path, secret) == []
 
 
+async def wiped(claw: MiniClaw, word: str, *, left: Callable[[], Awaitable[int]]) -> None:
+    """Let a user leave a word in all places, `left` of which count it, and wipe them."""
+    assert claw.gateway is not None and claw.web is not None
+    port, base = claw.gateway.port or 0, f"http://127.0.0.1:{claw.web.port}"
+    async with raw_client(port) as owner:
+        users = {"action": "add", "user_id": "bob"}
+        token = (await owner.command("users", users))["token"]
+        async with raw_client(port, token) as bob:
+            receipt = await bob.receipt(await bob.send("text", {"text": f"remember {word}"}))
+            await bob.end(receipt["turn_id"])
+            await bob.command("remember", {"content": f"It is {word}"})
+            headers = {"Authorization": f"Bearer {token}"}
+            form = aiohttp.FormData()
+            form.add_field("file", word.encode(), filename=f"{word}.txt", content_type="text/plain")
+            async with aiohttp.ClientSession(headers=headers) as http:
+                async with http.post(f"{base}/api/uploads", data=form) as answer:
+                    assert answer.status in (200, 201), await answer.text()
+        assert await left() >= 3
+        told = await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+        assert [user["user_id"] for user in told["users"]] == ["owner"]
+        assert (await owner.command("users", users))["token"], "nothing of a former bob is left"
+        await owner.command("users", {"action": "remove", "user_id": "bob"})
+        again = await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+        assert again["users"], "one that was removed before can be wiped too"
+        assert "code" in await owner.command("users", {"action": "remove", "user_id": "owner", "wipe": True})
+
+
 async def test_a_user_is_wiped_with_everything_that_is_kept_of_them(tmp_path: Path) -> None:
     word = "Zarniwoop-4242"
+
+    async def left() -> int:
+        return len(texts_below(tmp_path, word))
+
     script = [LLMResponse(text=f"noted {word}", usage=Usage(model="m", calls=1))]
     async with running_claw(tmp_path, ScriptedProvider(script), web=True) as claw:
-        assert claw.gateway is not None and claw.web is not None
-        port, base = claw.gateway.port or 0, f"http://127.0.0.1:{claw.web.port}"
-        async with raw_client(port) as owner:
-            users = {"action": "add", "user_id": "bob"}
-            token = (await owner.command("users", users))["token"]
-            async with raw_client(port, token) as bob:
-                receipt = await bob.receipt(await bob.send("text", {"text": f"remember {word}"}))
-                await bob.end(receipt["turn_id"])
-                await bob.command("remember", {"content": f"It is {word}"})
-                headers = {"Authorization": f"Bearer {token}"}
-                form = aiohttp.FormData()
-                form.add_field("file", word.encode(), filename=f"{word}.txt", content_type="text/plain")
-                async with aiohttp.ClientSession(headers=headers) as http:
-                    async with http.post(f"{base}/api/uploads", data=form) as answer:
-                        assert answer.status in (200, 201), await answer.text()
-            assert len(texts_below(tmp_path, word)) >= 3
-            told = await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
-            assert [user["user_id"] for user in told["users"]] == ["owner"]
-            assert (await owner.command("users", users))["token"], "nothing of a former bob is left"
-            await owner.command("users", {"action": "remove", "user_id": "bob"})
-            again = await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
-            assert again["users"], "one that was removed before can be wiped too"
-            assert "code" in await owner.command(
-                "users", {"action": "remove", "user_id": "owner", "wipe": True}
-            )
+        await wiped(claw, word, left=left)
     assert texts_below(tmp_path, word) == [] and not (tmp_path / "users/bob").exists()
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import redis.asyncio
 
 from miniclaw.agent.providers import LLMProvider, LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
@@ -22,6 +24,7 @@ from tests.support.agent import DictatedProvider, Zap, eventually, question, sen
 from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import RawClient, raw_client
 from tests.support.redis import fresh_prefix, needs_redis, shared_server
+from tests.test_memory_control import texts_below, wiped
 from tests.test_uploads import Person
 
 pytestmark = needs_redis
@@ -78,6 +81,24 @@ async def said_in(claw: MiniClaw, session_id: str | None) -> list[str]:
 
 
 # --- one node ---------------------------------------------------------------------------------------------
+
+
+async def kept_with(prefix: str, word: str) -> int:
+    """How many keys of the server hold the word, by name or in what they are."""
+    server, found = redis.asyncio.from_url(shared_server().url), 0
+    async with server:
+        await server.config_set("rdbcompression", "no")
+        async for key in server.scan_iter(f"*{prefix}*", count=500):
+            found += word.encode() in key + (await server.dump(key) or b"")
+    return found
+
+
+async def test_a_user_is_wiped_with_everything_that_is_kept_of_them(tmp_path: Path) -> None:
+    word, prefix = "Zarniwoop-4242", fresh_prefix()
+    script = [LLMResponse(text=f"noted {word}")]
+    async with node(tmp_path, prefix, ScriptedProvider(script), web=True) as claw:
+        await wiped(claw, word, left=partial(kept_with, prefix, word))
+    assert (await kept_with(prefix, word), texts_below(tmp_path, word)) == (0, [])
 
 
 async def test_a_message_is_answered_by_way_of_redis_and_the_session_is_there(tmp_path: Path) -> None:
