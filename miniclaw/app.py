@@ -308,7 +308,7 @@ class MiniClaw:
         notices = Notices(self.outbox, self._push, self.dispatcher, self.identities, clock=self._clock)
         standings = Standings(self.live, self.turns, self.outbox)
         more: dict[str, Any] = {"clock": self._clock, "notices": notices, "standings": standings}
-        for platform in configured(settings.channels, clock=self._clock):
+        for platform in configured(settings.channels, clock=self._clock, held=self.dispatcher.held):
             webhook = WebhookChannel(platform, message_bytes=settings.limits.message_bytes, **more)
             server.add(webhook.routes())
             self.channels[webhook.name] = webhook

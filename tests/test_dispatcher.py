@@ -328,6 +328,22 @@ async def test_a_try_that_a_crash_interrupted_is_repeated_with_a_mark(tmp_path: 
     assert post.platform.tries == [("a", True)]
 
 
+@pytest.mark.parametrize(
+    ("uncertain", "age", "is_marked"), [(1, 50.0, False), (1, 200.0, True), (1, -50.0, True), (2, 50.0, True)]
+)
+async def test_what_the_platform_still_knows_again_is_sent_as_it_was(
+    tmp_path: Path, uncertain: int, age: float, is_marked: bool
+) -> None:
+    class Knowing(Platform):
+        known_seconds = 100
+
+    begun = row("a", state="sending", uncertain=uncertain, created_at=time.time() - age)
+    async with post_office(tmp_path, Knowing(), begun) as post:
+        await post.all_are("sent")
+        assert await post.dispatcher.held() == set()
+    assert post.platform.tries == [("a", is_marked)]
+
+
 async def test_a_stop_waits_for_a_try_and_leaves_the_rest_for_the_next_start(tmp_path: Path) -> None:
     go, never = asyncio.Event(), asyncio.Event()
     platform = Platform(a=[go.wait], b=[never.wait])

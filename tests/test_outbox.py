@@ -207,6 +207,23 @@ async def test_a_try_begins_only_of_a_row_that_is_still_to_be_sent(outbox: Deliv
     assert [await outbox.begin(delivery(n)) for n in (1, 2, 3)] == [True, False, False]
 
 
+@pytest.mark.parametrize("uncertain", [0, 1])
+async def test_what_was_not_known_when_it_was_given_up_is_never_taken_for_recent(
+    outbox: Deliveries, uncertain: int
+) -> None:
+    await store(outbox, delivery(uncertain=uncertain))
+    await outbox.dead(delivery(), "24 h")
+    row = await outbox.revive("turn_1.0", None)
+    assert row is not None and row.uncertain == 2 * uncertain
+    await outbox.begin(row)
+    await outbox.retry(row, "429", at=0, uncertain=row.uncertain)
+    (again,) = await outbox.of_user(None)
+    assert again.uncertain == 2 * uncertain
+    await outbox.begin(again)
+    (begun,) = await outbox.of_user(None)
+    assert begun.uncertain == max(1, 2 * uncertain)
+
+
 async def test_a_dead_letter_is_revived_for_its_user_or_an_admin(outbox: Deliveries) -> None:
     await store(outbox, delivery(1, state="dead"), delivery(2, state="dead"))
     assert await outbox.revive("turn_1.0", "bob") is None

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.channel.base import knows_again
 from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.feishu import FeishuPlatform
 from miniclaw.channel.platforms.feishu_api import PART_BYTES, FeishuApi
@@ -518,8 +519,9 @@ async def test_a_repeat_is_marked_when_feishu_does_not_know_its_key_any_more(
         with pytest.raises(DeliveryError) as failed:
             await platform.deliver(TARGET, "x", key="k1", repeat=False)
         assert failed.value.unknown
-        clock.now += later
-        await platform.deliver(TARGET, "x", key="k1", repeat=True)
+        since, clock.now = clock.now, clock.now + later
+        repeat = not knows_again(platform, since, clock.now)
+        await platform.deliver(TARGET, "x", key="k1", repeat=repeat)
         assert standin.shown[0].text == (MARK + "x" if marked else "x")
 
 

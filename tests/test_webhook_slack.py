@@ -24,7 +24,7 @@ from miniclaw.channel.platforms.client import MARK
 from miniclaw.channel.platforms.slack import SlackPlatform, sign
 from miniclaw.channel.platforms.slack_api import SlackApi
 from miniclaw.channel.platforms.slack_markup import decode, mentions, without_pings
-from miniclaw.channel.standins.base import Event, Fault
+from miniclaw.channel.standins.base import Event, Fault, Shown
 from miniclaw.channel.standins.slack import SlackStandin
 from miniclaw.channel.webhook import Answer, WebhookChannel, WebhookRequest
 from miniclaw.channel_settings import SlackAccount
@@ -32,7 +32,7 @@ from miniclaw.cli import main
 from miniclaw.errors import DeliveryError, ProtocolError, StorageError
 from miniclaw.gateway.protocol import Inbound, ReplyTarget
 from miniclaw.session.outbox import Outbox
-from tests.support.agent import eventually
+from tests.support.agent import DictatedProvider, eventually
 from tests.support.claw import running_claw
 from tests.support.inside import database_of
 from tests.support.model import last_user
@@ -443,6 +443,36 @@ async def test_a_stream_of_another_turn_is_never_taken_for_ones_own(method: str)
         await api.deliver(target, "Sure, it was", key="one.0", repeat=True, handle=handle)
         await api.close()
         assert [(shown.text, shown.is_open) for shown in slack.shown] == [("Sure, it was", False)]
+
+
+async def test_after_a_restart_the_stream_of_another_answer_is_known_by_its_row(tmp_path: Path) -> None:
+    target = ReplyTarget(conversation="C1", thread="5.5", message_id="5.5", account="T1", sender="U1")
+    model = DictatedProvider()
+    model.say("Sure, ")
+    async with SlackStandin(bot_user_id=BOT) as slack:
+        settings = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": slack.url}
+        async with platform_claw(tmp_path, "slack", settings, model) as (claw, http):
+            await Workspace(claw, slack, http, "slack").say(f"<@{BOT}> hi", ts="5.5")
+            await eventually(lambda: database_of(claw).read("SELECT 1 FROM deliveries WHERE handle != ''"))
+            account = SlackAccount.model_validate({**settings, "bot_user_id": BOT})
+            restarted = SlackApi(account, held=claw.dispatcher.held)
+            slack.faults.append(Fault("chat.startStream", "status", 500))
+            with pytest.raises(DeliveryError, match="no stream is there"):
+                await restarted.begin_stream(target, "Sure, two", key="two.0")
+            await restarted.close()
+            model.end("it is")
+            await eventually(lambda: [one.text for one in slack.shown] == ["Sure, it is"])
+
+
+async def test_where_there_is_no_thread_no_message_is_taken_for_a_stream(tmp_path: Path) -> None:
+    async with SlackStandin(bot_user_id=BOT) as slack:
+        settings = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": slack.url}
+        api = SlackApi(SlackAccount.model_validate({**settings, "bot_user_id": BOT}))
+        target = ReplyTarget(conversation="C1", account="T1", sender="U1")
+        slack.show(Shown("5.9", "C1", None, "Done", False, {}))  # of another program with the same token
+        await api.deliver(target, "Done: 3 files moved.", key="one.0", repeat=True)
+        await api.close()
+        assert [one.text for one in slack.shown] == ["Done", f"{MARK}Done: 3 files moved."]
 
 
 @pytest.mark.parametrize("kind", ["status", "cut"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Protocol, runtime_checkable
 
 from miniclaw.gateway.protocol import FileRef, GatewayMessage, Inbound, Receipt, ReplyTarget
@@ -13,10 +13,14 @@ __all__ = [
     "Channel",
     "Delivers",
     "FetchesFiles",
+    "HeldHandles",
     "KeepsHandle",
+    "KnowsAgain",
     "Pulled",
     "ShowsStatus",
     "StreamsReplies",
+    "knows_again",
+    "none_held",
 ]
 
 
@@ -80,6 +84,19 @@ class Delivers(Protocol):
 
 
 @runtime_checkable
+class KnowsAgain(Protocol):
+    """A push channel whose platform shows what comes again with the same key and text only once."""
+
+    known_seconds: int
+    """For how long after the first try."""
+
+
+def knows_again(channel: Delivers, since: float, now: float) -> bool:
+    """Whether what was tried first after `since` surely is known again, so that it goes out as it was."""
+    return isinstance(channel, KnowsAgain) and 0 <= now - since <= channel.known_seconds
+
+
+@runtime_checkable
 class Pulled(Protocol):
     """A channel whose platform asks for the growing answer; only what it cannot show that way is delivered."""
 
@@ -89,6 +106,13 @@ class Pulled(Protocol):
 
 
 KeepsHandle = Callable[[str], Awaitable[None]]
+HeldHandles = Callable[[], Awaitable[Collection[str]]]
+"""Gives the handles of answers that are on their way, so that none is taken for another's."""
+
+
+async def none_held() -> Collection[str]:
+    """Where nothing is on its way."""
+    return ()
 
 
 @runtime_checkable

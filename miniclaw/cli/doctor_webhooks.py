@@ -31,10 +31,11 @@ SECONDS: Final = 10.0
 
 def look(settings: ChannelSettings, public_url: str | None) -> Iterator[Check]:
     """A check for each account of a platform, with `public_url` its own challenge to it, and for what is lacking."""
+    from miniclaw.channel.base import none_held
     from miniclaw.channel.platforms import configured
 
     try:
-        running = [platform.name for platform in configured(settings, clock=time.time)]
+        running = [platform.name for platform in configured(settings, clock=time.time, held=none_held)]
     except ConfigError as error:
         yield Check("webhooks", "failed", str(error), "mend that setting")
         return

@@ -11,7 +11,7 @@ from typing import Final
 
 from miniclaw import failpoints
 from miniclaw.agent.patience import until_stored
-from miniclaw.channel.base import Delivers
+from miniclaw.channel.base import Delivers, knows_again
 from miniclaw.config import Clock, DeliverySettings
 from miniclaw.errors import DeliveryError
 from miniclaw.gateway.events import EventBus, Subscription
@@ -97,6 +97,10 @@ class Dispatcher:
         if turn.channel in self._channels and target is not None:
             conversation = target.get("conversation", "")
             self._drain_soon((turn.channel, turn.message.get("account", ""), conversation))
+
+    async def held(self) -> set[str]:
+        """The platforms' handles of what is shown of answers that are not sent yet, the latest hundred."""
+        return {row.handle for row in await self._outbox.of_user(None) if row.handle}
 
     def take_up(self, row: Delivery) -> None:
         """A row was made pending again by hand."""
@@ -200,10 +204,12 @@ class Dispatcher:
     async def _send(self, row: Delivery) -> str | None:
         """Call the platform; whatever goes wrong is a `DeliveryError`."""
         channel = self._channels[row.channel]
+        is_known = row.uncertain == 1 and knows_again(channel, row.created_at, self._clock())
+        repeat = row.uncertain > 0 and not is_known
         try:
             async with asyncio.timeout(self._settings.timeout):
                 return await channel.deliver(
-                    row.target, row.text, key=row.key, repeat=row.uncertain, handle=row.handle
+                    row.target, row.text, key=row.key, repeat=repeat, handle=row.handle
                 )
         except TimeoutError as error:
             raise DeliveryError("the platform did not answer in time", unknown=True) from error
@@ -222,7 +228,7 @@ class Dispatcher:
         backoff = self._settings.backoff(row.attempts) * (0.5 + self._jitter() / 2)
         wait = error.retry_after if error.retry_after is not None else backoff
         self._due[conversation] = row.key, asyncio.get_running_loop().time() + wait
-        at, uncertain = self._clock() + wait, row.uncertain or error.unknown
+        at, uncertain = self._clock() + wait, row.uncertain or int(error.unknown)
         await until_stored(lambda: self._outbox.retry(row, str(error), at=at, uncertain=uncertain))
         self._bus.publish("system.delivery", (row.channel, "failed"))
         logger.warning("delivery %s failed, next try in %.1f s: %s", row.key, wait, error)

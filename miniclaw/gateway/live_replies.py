@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from miniclaw.agent.patience import until_stored
-from miniclaw.channel.base import AsksApproval, Delivers, Pulled, ShowsStatus, StreamsReplies
+from miniclaw.channel.base import AsksApproval, Delivers, Pulled, ShowsStatus, StreamsReplies, knows_again
 from miniclaw.channel.questions import question_text
 from miniclaw.config import Clock, DeliverySettings
 from miniclaw.errors import DeliveryError, StorageError
@@ -213,7 +213,7 @@ class _Reply:
             target=self._target,
             text="",
             state="streaming",
-            uncertain=True,
+            uncertain=1,
             next_at=moment,
             created_at=moment,
         )
@@ -245,7 +245,7 @@ class _Reply:
         What may have arrived is sent again as a repeat, as answers are. `None` where the platform gives no handle
         or does not take it at all.
         """
-        failures = 0
+        failures, since = 0, self._clock()
         while failures == 0 or self._is_open(approval_id):
             try:
                 async with asyncio.timeout(CALL_SECONDS):
@@ -255,7 +255,7 @@ class _Reply:
             logger.warning("turn %s: the question may not be shown: %s", self._turn.turn_id, known)
             if known.permanent:
                 return None
-            repeat = repeat or known.unknown
+            repeat = repeat or known.unknown and not knows_again(self._channel, since, self._clock())
             wait = self._settings.backoff(failures) if known.retry_after is None else known.retry_after
             failures += 1
             await self._wait_while_open(approval_id, wait)

@@ -541,7 +541,8 @@ register('revive', function(p, a)
   local key = p .. 'dl:' .. a[1]
   local d = fields(redis.call('HGETALL', key))
   if (a[2] ~= '' and d.user_id ~= a[2]) or d.state ~= 'dead' then return false end
-  redis.call('HSET', key, 'state', 'pending', 'next_at', a[3], 'created_at', a[3], 'attempts', 0)
+  redis.call('HSET', key, 'state', 'pending', 'next_at', a[3], 'created_at', a[3], 'attempts', 0,
+    'uncertain', math.min(2, 2 * tonumber(d.uncertain)))
   open_delivery(p, fields(redis.call('HGETALL', key)))
   return redis.call('HGETALL', key)
 end)

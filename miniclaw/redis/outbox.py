@@ -103,13 +103,15 @@ class RedisOutbox:
 
     async def begin(self, delivery: Delivery) -> bool:
         """See `Outbox.begin`; refused where another gateway has taken over."""
-        return await self._change(delivery.key, {"state": "sending", "uncertain": 1}, "begun")
+        return await self._change(
+            delivery.key, {"state": "sending", "uncertain": max(1, delivery.uncertain)}, "begun"
+        )
 
     async def sent(self, delivery: Delivery, handle: str | None) -> None:
         """See `Outbox.sent`."""
         await self._change(delivery.key, {"state": "sent", "handle": handle or "", "error": ""}, "sent")
 
-    async def retry(self, delivery: Delivery, error: str, *, at: float, uncertain: bool) -> None:
+    async def retry(self, delivery: Delivery, error: str, *, at: float, uncertain: int) -> None:
         """See `Outbox.retry`."""
         changes = {"state": "pending", "error": error, "next_at": repr(at), "uncertain": int(uncertain)}
         await self._change(delivery.key, changes, "open")
@@ -149,7 +151,7 @@ def _delivery(row: Mapping[str, str]) -> Delivery:
         text=row["text"],
         state=row["state"],  # type: ignore[arg-type]  # written by our functions alone
         attempts=int(row["attempts"]),
-        uncertain=row["uncertain"] == "1",
+        uncertain=int(row["uncertain"]),
         next_at=float(row["next_at"]),
         handle=row.get("handle"),
         error=row.get("error"),

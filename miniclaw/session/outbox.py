@@ -40,8 +40,9 @@ class Delivery:
     text: str
     state: DeliveryState = "pending"
     attempts: int = 0
-    uncertain: bool = False
-    """A try began whose outcome is not known, so the next one is marked as possibly repeated."""
+    uncertain: int = 0
+    """1: a try began whose outcome is not known, so a platform that cannot know it again gets the next one marked.
+    2: and it was given up since, so that by now none can."""
     next_at: float = 0.0
     handle: str | None = None
     error: str | None = None
@@ -63,7 +64,7 @@ def insert_deliveries(connection: sqlite3.Connection, deliveries: Sequence[Deliv
         [
             (
                 *(d.key, d.n, d.part, d.turn_id, d.user_id, d.channel, d.account, d.conversation),
-                *(d.target.model_dump_json(), d.text, d.state, d.attempts, int(d.uncertain)),
+                *(d.target.model_dump_json(), d.text, d.state, d.attempts, d.uncertain),
                 *(d.next_at, d.handle, d.error, d.created_at),
             )
             for d in deliveries
@@ -165,17 +166,17 @@ class Outbox:
 
     async def begin(self, delivery: Delivery) -> bool:
         """Commit `sending` before the platform is called; `False` when it is not to be sent any more."""
-        changes = "state = 'sending', attempts = attempts + 1, uncertain = 1"
+        changes = "state = 'sending', attempts = attempts + 1, uncertain = MAX(uncertain, 1)"
         return await self._update(delivery.key, changes, where="AND state IN ('pending', 'sending')")
 
     async def sent(self, delivery: Delivery, handle: str | None) -> None:
         """The platform took it."""
         await self._update(delivery.key, "state = 'sent', handle = ?, error = NULL", handle)
 
-    async def retry(self, delivery: Delivery, error: str, *, at: float, uncertain: bool) -> None:
-        """It is tried again at `at`; `uncertain` when the platform may have taken it."""
+    async def retry(self, delivery: Delivery, error: str, *, at: float, uncertain: int) -> None:
+        """It is tried again at `at`; `uncertain` as in `Delivery`."""
         changes = "state = 'pending', error = ?, next_at = ?, uncertain = ?"
-        await self._update(delivery.key, changes, error, at, int(uncertain))
+        await self._update(delivery.key, changes, error, at, uncertain)
 
     async def dead(self, delivery: Delivery, error: str) -> None:
         """Nobody tries it again by itself."""
@@ -185,7 +186,8 @@ class Outbox:
         """Let a dead letter, of this user or any, be tried again, marked as possibly repeated; `None` if none."""
         moment = self._clock()
         statement = (
-            "UPDATE deliveries SET state = 'pending', next_at = ?, created_at = ?, attempts = 0 "
+            "UPDATE deliveries SET state = 'pending', next_at = ?, created_at = ?, attempts = 0, "
+            "uncertain = MIN(2, 2 * uncertain) "
             "WHERE key = ? AND user_id = COALESCE(?, user_id) AND state = 'dead'"
         )
         row = (moment, moment, key, user_id)
@@ -222,7 +224,7 @@ def _delivery(row: tuple[Any, ...]) -> Delivery:
         text=row[9],
         state=row[10],
         attempts=row[11],
-        uncertain=bool(row[12]),
+        uncertain=row[12],
         next_at=row[13],
         handle=row[14],
         error=row[15],

@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 from miniclaw.config import Clock
 
 if TYPE_CHECKING:
+    from miniclaw.channel.base import HeldHandles
     from miniclaw.channel.webhook import Platform
     from miniclaw.channel_settings import ChannelSettings
 
 __all__ = ["configured"]
 
 
-def configured(settings: ChannelSettings, *, clock: Clock) -> Iterator[Platform]:
+def configured(settings: ChannelSettings, *, clock: Clock, held: HeldHandles) -> Iterator[Platform]:
     """The platforms and accounts that have their secret; each is imported only then."""
     for name, slack in {"": settings.slack, **settings.slack.accounts}.items():
         if slack.signing_secret:
             from miniclaw.channel.platforms.slack import SlackPlatform
 
-            yield SlackPlatform(slack, account=name)
+            yield SlackPlatform(slack, held=held, account=name)
     for name, feishu in {"": settings.feishu, **settings.feishu.accounts}.items():
         if feishu.encrypt_key or feishu.verification_token:
             from miniclaw.channel.platforms.feishu import FeishuPlatform

@@ -60,6 +60,7 @@ NO_CARD: Final = frozenset({230025, 230099, 200220, 200621, 200860})
 class FeishuApi:
     """The sending half of Feishu's platform."""
 
+    known_seconds = UUID_SECONDS
     stream_seconds = 1.0
 
     def __init__(self, settings: FeishuAccount, *, clock: Clock) -> None:
@@ -67,8 +68,6 @@ class FeishuApi:
         self._clock = clock
         self._client = FeishuClient(settings, clock=clock)
         self._learning: asyncio.Task[None] | None = None
-        self._tried: dict[str, float] = {}
-        """When each delivery that is not through yet was tried first, by this process."""
         self._reactions: dict[str, str] = {}
         """Our reaction to a message that is being worked on."""
         self._reacts = settings.stream
@@ -121,17 +120,7 @@ class FeishuApi:
                 await self._take_reaction(target)
                 return handle
             key += ".new"
-        now = self._clock()
-        if repeat and now - self._tried.setdefault(key, 0.0) > UUID_SECONDS:
-            text = MARK + text
-        self._tried.setdefault(key, now)
-        try:
-            message_id = await self._send_text(target, text, key)
-        except DeliveryError as error:
-            if error.permanent:
-                del self._tried[key]
-            raise
-        del self._tried[key]
+        message_id = await self._send_text(target, MARK + text if repeat else text, key)
         await self._take_reaction(target)
         return message_id
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+from miniclaw.channel.base import HeldHandles, none_held
 from miniclaw.channel.markup import split_markdown
 from miniclaw.channel.platforms.slack_api import SlackApi
 from miniclaw.channel.platforms.slack_markup import decode, mentions, without_pings
@@ -49,8 +50,8 @@ RESPONSE_SECONDS: Final = 30 * 60.0
 class SlackPlatform(SlackApi):
     """One Slack app in one workspace; what it sends is in `SlackApi`."""
 
-    def __init__(self, settings: SlackAccount, *, account: str = "") -> None:
-        super().__init__(settings)
+    def __init__(self, settings: SlackAccount, *, held: HeldHandles = none_held, account: str = "") -> None:
+        super().__init__(settings, held=held)
         self.name = f"slack/{account}" if account else "slack"
         prefix = f"slack/{account}/" if account else "slack/"
         self.paths: Mapping[str, tuple[str, ...]] = {

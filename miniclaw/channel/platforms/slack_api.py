@@ -11,7 +11,7 @@ import uuid
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from miniclaw.channel.base import KeepsHandle
+from miniclaw.channel.base import HeldHandles, KeepsHandle, none_held
 from miniclaw.channel.platforms.client import MARK, PlatformClient, is_on
 from miniclaw.channel.platforms.slack_markup import without_pings
 from miniclaw.channel.questions import question_markdown
@@ -45,8 +45,9 @@ class SlackApi:
 
     stream_seconds = 1.0
 
-    def __init__(self, settings: SlackAccount) -> None:
+    def __init__(self, settings: SlackAccount, *, held: HeldHandles = none_held) -> None:
         self._settings = settings
+        self._held = held
         self._client = PlatformClient()
         self._shown: dict[str, str | None] = {}
         """What each stream shows that may not have ended, by handle; `None` = not known. Slack only appends."""
@@ -255,13 +256,15 @@ class SlackApi:
             if target.thread is None or not _is_thread_gone(error):
                 raise
             return await self._look(target.model_copy(update={"thread": None}), key, text)
+        # Only in a thread there are streams, and one whose handle is known is that of another answer.
+        others = {*self._shown, *await self._held()} if target.thread is not None else None
         begun, is_other = None, False
         for message in found.get("messages") or ():
             handle, metadata = f"{target.conversation}:{message['ts']}", message.get("metadata") or {}
             if metadata.get("event_type") == EVENT:
                 if metadata.get("event_payload", {}).get("key") == key:
                     return handle
-            elif f"{STREAMED}{handle}" not in self._shown and self._is_open(message):
+            elif others is not None and f"{STREAMED}{handle}" not in others and self._is_open(message):
                 if _begins(text, str(message.get("text") or "")):
                     begun = f"{STREAMED}{handle}"
                 else:

@@ -31,8 +31,6 @@ EARLY_SECONDS: Final = 300
 """Before its end a token is renewed."""
 RATE_LIMIT_SECONDS: Final = 60.0
 """Before another try, where WeCom says that it is too much; its limits are by the minute."""
-TRIES: Final = 10_000
-"""Deliveries of which is known when they were tried first; forgetting that costs a mark."""
 
 INVALID_TOKEN: Final = frozenset({40001, 40014, 42001})
 TOO_OFTEN: Final = frozenset({45009, 45011, 45033, 45047})
@@ -55,14 +53,13 @@ class WeComError(DeliveryError):
 class WeComApi:
     """The sending half of a WeCom app."""
 
+    known_seconds = KNOWN_SECONDS
+
     def __init__(self, settings: WeComAccount, *, clock: Clock) -> None:
         self._settings = settings
-        self._clock = clock
         self._client = PlatformClient()
         self._base = f"{settings.api_base.rstrip('/')}/cgi-bin"
         self._token = AccessToken(self._ask_token, clock=clock, early=EARLY_SECONDS)
-        self._tried: dict[str, float] = {}
-        """When each delivery that is not through yet was tried first, by this process."""
 
     async def start(self) -> None:
         """Nothing to learn."""
@@ -86,10 +83,7 @@ class WeComApi:
         """
         if not text.strip():
             return None  # what a command came to, where there is nothing to say
-        if len(self._tried) > TRIES:
-            self._tried.clear()
-        now = self._clock()
-        if now - self._tried.setdefault(key, 0.0 if repeat else now) > KNOWN_SECONDS:
+        if repeat:
             text = MARK + text
         kind = "markdown" if self._settings.markdown else "text"
         body = {
@@ -101,7 +95,6 @@ class WeComApi:
             "duplicate_check_interval": KNOWN_SECONDS + zlib.crc32(key.encode()) % 3600,
         }
         answer = await self._with_token(lambda token: self._ask("POST", "message/send", token, json=body))
-        self._tried.pop(key, None)
         if missed := answer.get("invaliduser") or answer.get("unlicenseduser"):
             raise DeliveryError(f"message/send: {missed} cannot be reached by this app", permanent=True)
         return str(answer["msgid"]) if answer.get("msgid") else None
