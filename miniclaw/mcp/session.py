@@ -102,6 +102,10 @@ class Session:
                 self._take_answer(message)
         return None
 
+    def has_many(self) -> bool:
+        """Whether more than one request is being answered."""
+        return len(self._running) > 1
+
     def cancel(self, request_id: object) -> None:
         """Stop a request; one that is unknown or finished is no error."""
         running = self._running.get(request_id) if isinstance(request_id, str | int) else None

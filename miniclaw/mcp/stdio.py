@@ -58,6 +58,7 @@ async def serve_stdio(server: MCPServer, source: int, target: int) -> None:
     gone = asyncio.Event()
     writer = _Writer(target, gone.set)
     session = Session(server, writer.send)
+    writer.may_wait = session.has_many
     lines = Lines(MAX_LINE)
 
     def take(chunk: bytes) -> None:
@@ -126,14 +127,20 @@ class _Writer:
         self._thread: threading.Thread | None = None
         self._is_broken = self._is_closing = False
         self._room = _watch_room(target)
+        self.may_wait: Callable[[], bool] = lambda: True
+        """Whether others may come in the same round of the loop."""
 
     def send(self, message: bytes) -> None:
         """Take a message; those of one round of the loop are written together."""
         if self._is_broken:
             return
-        if not self._ready:
-            self._loop.call_soon(self._flush)
         self._ready.append(message)
+        if len(self._ready) > 1:
+            return
+        if self.may_wait():
+            self._loop.call_soon(self._flush)
+        else:
+            self._flush()
 
     def close(self) -> None:
         """Write what is left, as far as the client still reads."""
