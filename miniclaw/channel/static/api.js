@@ -37,5 +37,8 @@ export async function call(path, body, method = body === undefined ? "GET" : "PO
 
 export const link = path => `./api/${path}${path.includes("?") ? "&" : "?"}user=${owner}`
 
+/** Behind a path: what is given of these. */
+export const query = fields => `?${new URLSearchParams(Object.entries(fields).filter(([, value]) => value || value === 0))}`
+
 export const sessionPath = (id, rest = "") => `sessions/${encodeURIComponent(id)}${rest}`
 

@@ -1,28 +1,19 @@
 /* Tool calls and reasoning, which fold, and approvals. */
 
 import {h, icon} from "./dom.js"
-import {clock, name, number, say, why} from "./i18n.js"
+import {attempt, clock, name, number, say, why} from "./i18n.js"
 import {soon} from "./paint.js"
 
 const SHOWN_CHARACTERS = 20_000
 const MORE_CHARACTERS = 200_000
 const BRIEF_CHARACTERS = 90
 
-const asText = value => (typeof value === "string" ? value : value === null || value === undefined ? "" : JSON.stringify(value, null, 2))
-
-const TURNING = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g
+const asText = (value = "") => (typeof value === "string" ? value : value === null ? "" : JSON.stringify(value, null, 2))
 
 /** With escapes for what turns text round. */
-const upright = text => text.replace(TURNING, sign => `\\u${sign.charCodeAt().toString(16).padStart(4, "0")}`)
+const upright = text => text.replace(/\p{Bidi_Control}/gu, sign => `\\u${sign.charCodeAt().toString(16).padStart(4, "0")}`)
 
-function parsed(value) {
-	if (typeof value !== "string") return value ?? {}
-	try {
-		return JSON.parse(value)
-	} catch {
-		return value
-	}
-}
+const parsed = value => (typeof value === "string" ? attempt(() => JSON.parse(value), value) : (value ?? {}))
 
 function brief(value) {
 	const fields = typeof value === "object" ? Object.values(value) : [value]
@@ -47,7 +38,7 @@ export function frame(whole) {
 	return [pre, more]
 }
 
-export function milliseconds(ms) {
+function milliseconds(ms) {
 	if (ms < 1) return "< 1 ms"
 	return ms < 1_000 ? `${Math.round(ms)} ms` : `${(ms / 1_000).toFixed(ms < 10_000 ? 1 : 0)} s`
 }
@@ -60,7 +51,6 @@ export class ToolPart {
 
 	constructor(call) {
 		this.id = call.call_id
-		this.name = call.name
 		this.arguments = parsed(call.arguments)
 		const what = h("span.tool-what", h("span.tool-name", call.name), brief(this.arguments))
 		const summary = h("summary", this.#state, what, this.#time, h("span.chevron", icon("right")))
@@ -86,7 +76,7 @@ export class ToolPart {
 
 	finish({ok, content, ms}) {
 		this.#content = asText(content)
-		if (ms !== undefined && ms !== null) this.#time.textContent = milliseconds(ms)
+		if (typeof ms === "number") this.#time.textContent = milliseconds(ms)
 		this.#show(ok === false ? "failed" : "ok")
 	}
 

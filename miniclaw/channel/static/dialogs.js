@@ -54,8 +54,4 @@ export function style(name) {
 
 const forms = name => (...given) => later(import("./forms.js")).then(all => all[name](...given), () => failed({code: "unreachable"}))
 
-export const chatMenu = forms("chatMenu")
-export const editor = forms("editor")
-export const form = forms("form")
-export const menu = forms("menu")
-export const showShortcuts = forms("showShortcuts")
+export const [chatMenu, editor, form, menu, showShortcuts] = ["chatMenu", "editor", "form", "menu", "showShortcuts"].map(forms)

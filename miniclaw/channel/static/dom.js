@@ -13,27 +13,20 @@ export function h(tag, ...children) {
 	if (kind === "button") element.type = "button"
 	if (classes.length) element.className = classes.join(" ")
 	for (const [key, value] of Object.entries(props)) {
-		if (value === undefined || value === null || value === false) continue
+		if ((value ?? false) === false) continue
 		if (key === "t") say(element, ...[value].flat())
 		else if (key === "label") name(element, ...[value].flat())
 		else if (key.startsWith("on")) element.addEventListener(key.slice(2), value)
 		else element.setAttribute(key, value === true ? "" : value)
 	}
-	element.append(...children.filter(child => child !== null && child !== undefined && child !== false))
+	element.append(...children.filter(child => (child ?? false) !== false))
 	return element
 }
 
-const SVG = "http://www.w3.org/2000/svg"
-
 export function icon(shape) {
-	const svg = document.createElementNS(SVG, "svg")
-	const use = document.createElementNS(SVG, "use")
-	svg.setAttribute("viewBox", "0 0 24 24")
-	svg.setAttribute("class", "icon")
-	svg.setAttribute("aria-hidden", "true")
-	use.setAttribute("href", `#s-${shape}`)
-	svg.append(use)
-	return svg
+	const sign = $("sign").content.firstChild.cloneNode(true)
+	sign.firstChild.setAttribute("href", `#s-${shape}`)
+	return sign
 }
 
 /** Whose the page is; empty until the server has said so. */

@@ -56,7 +56,7 @@ export function menu(anchor, label, items) {
 	box.firstChild.focus()
 }
 
-export function sheet(title, ...children) {
+function sheet(title, ...children) {
 	const heading = h("h2", {t: title})
 	const dialog = h("dialog.sheet", {label: title}, heading, ...children)
 	const opener = document.activeElement

@@ -1,13 +1,14 @@
 /* Texts in Chinese and English; elements remember their keys. */
 
 const LANGUAGES = ["zh-CN", "en"]
-const values = new WeakMap()
+const said = new WeakMap()
+const named = new WeakMap()
 let current = pick()
 const parts = []
 let texts = new Map()
 await loadTexts("texts")
 
-export async function loadTexts(part) {
+async function loadTexts(part) {
 	if (parts.includes(part)) return
 	texts = await load(current, [...parts, part])
 	parts.push(part)
@@ -50,26 +51,22 @@ export function why({code, isLost, message}) {
 
 export function say(element, key, fill) {
 	element.dataset.t = key
-	remember(element, "text", fill)
+	said.set(element, fill)
 	element.textContent = t(key, fill)
 }
 
 /** A label and tooltip that follow the language. */
 export function name(element, key, fill) {
 	element.dataset.tName = key
-	remember(element, "name", fill)
+	named.set(element, fill)
 	element.setAttribute("aria-label", t(key, fill))
 	if (element.matches("button, a, [role=img]")) element.title = t(key, fill)
 }
 
-function remember(element, slot, fill) {
-	values.set(element, {...values.get(element), [slot]: fill})
-}
-
 export function translate(root) {
 	document.documentElement.lang = current
-	for (const element of root.querySelectorAll("[data-t]")) say(element, element.dataset.t, values.get(element)?.text)
-	for (const element of root.querySelectorAll("[data-t-name]")) name(element, element.dataset.tName, values.get(element)?.name)
+	for (const element of root.querySelectorAll("[data-t]")) say(element, element.dataset.t, said.get(element))
+	for (const element of root.querySelectorAll("[data-t-name]")) name(element, element.dataset.tName, named.get(element))
 	for (const element of root.querySelectorAll("[data-t-placeholder]")) element.placeholder = t(element.dataset.tPlaceholder)
 }
 
@@ -85,5 +82,6 @@ export async function toggleLanguage() {
 }
 
 export const number = value => new Intl.NumberFormat(current).format(value)
-export const date = text => new Intl.DateTimeFormat(current, {dateStyle: "medium", timeStyle: "short"}).format(new Date(text))
+export const dates = () => new Intl.DateTimeFormat(current, {dateStyle: "medium", timeStyle: "short"})
+export const date = text => dates().format(new Date(text))
 export const clock = date => new Intl.DateTimeFormat(current, {hour: "2-digit", minute: "2-digit"}).format(date)

@@ -1,6 +1,6 @@
 /* The panels of usage, waiting things and settings. */
 
-import {call, link, sessionPath} from "./api.js"
+import {call, link, query, sessionPath} from "./api.js"
 import {ApprovalPart} from "./cards.js"
 import {failed, showShortcuts} from "./dialogs.js"
 import {h} from "./dom.js"
@@ -46,13 +46,12 @@ async function loadInbox({refresh}) {
 		title: `${row.channel} ${row.conversation}`,
 		text: row.error,
 		note: t("attempts", {count: row.attempts}),
-		tags: [[t(row.state === "dead" ? "givenUp" : "onItsWay"), row.state === "dead" ? "bad" : ""]],
-		buttons: row.state === "dead" ? [["sendAgain", again(row)]] : []
+		...(row.state === "dead" ? {tags: [[t("givenUp"), "bad"]], buttons: [["sendAgain", again(row)]]} : {tags: [[t("onItsWay")]]})
 	})
 	const cancel = ({timer_id: id}) => () => call(`timers/${encodeURIComponent(id)}`, undefined, "DELETE").then(refresh)
 	const timerRow = timer => ({
 		title: timer.text,
-		note: [timer.schedule, timer.next_at && date(timer.next_at)].filter(Boolean).join(" · "),
+		note: [timer.schedule, timer.next_at && date(timer.next_at)],
 		buttons: [["cancelTimer", cancel(timer)]]
 	})
 	return [
@@ -73,7 +72,7 @@ function choice(key, options, value, onPick) {
 
 async function loadSettings({session, say, status}) {
 	const id = session()
-	const {model, models} = await call(`models${id ? `?${new URLSearchParams({ session_id: id })}` : ""}`).catch(error => (failed(error), {model: "", models: []}))
+	const {model, models} = await call(`models${query({session_id: id})}`).catch(error => (failed(error), {model: "", models: []}))
 	const names = [...new Set([model, ...models])].filter(Boolean)
 	const themes = ["system", "light", "dark"].map(one => [one, t(`theme_${one}`).replace(/^.*[:：] */, "")])
 	const modelChoice = choice("modelOfChat", names.map(one => [one, one]), model, name => say(`/model ${name}`))

@@ -11,6 +11,7 @@ export function list(rows, empty = "nothingHere") {
 }
 
 function card({title, text, note, tags = [], buttons = [], more = []}) {
+	const about = [note].flat().filter(Boolean).join(" · ")
 	const marks = tags.filter(([what]) => what).map(([what, style = ""]) => h("span", {class: `tag ${style}`}, what))
 	const dots = more.length && signButton("dots", ["actions", {title: (title || text).slice(0, 60)}], () => menu(dots, ["actions", {title: ""}], more))
 	const acts = buttons.map(([key, run, style]) => h("button", {class: style, t: key, onclick: ({currentTarget}) => once(currentTarget, run)}))
@@ -18,17 +19,13 @@ function card({title, text, note, tags = [], buttons = [], more = []}) {
 		"li.card",
 		h("div.card-head", h("div.card-title", title && h("strong", title), ...marks), dots || null),
 		text && h("p", text),
-		note && h("p.muted", note),
+		about && h("p.muted", about),
 		acts.length > 0 && h("div.choices", ...acts)
 	)
 }
 
 async function once(button, run) {
 	button.disabled = true
-	try {
-		await run()
-	} catch (error) {
-		failed(error)
-	}
+	await run().catch(failed)
 	button.disabled = false
 }

@@ -1,11 +1,10 @@
 /* What the server's log holds of a chat. */
 
-import {Refusal, call, sessionPath} from "./api.js"
+import {Refusal, call, query, sessionPath} from "./api.js"
 
 /** Oldest first; `before` is the first shown message's position. */
 export function getMessages(id, before, limit = 50) {
-	const query = new URLSearchParams({limit, html: 1, ...(before === undefined ? {} : {before})})
-	return call(sessionPath(id, `/messages?${query}`))
+	return call(sessionPath(id, `/messages${query({limit, html: 1, before})}`))
 }
 
 /** The last page, and those before it that `isCut(first message)` wants. */

@@ -83,7 +83,6 @@ cmd_timers=列出定时任务
 cmd_stats=查看用量
 cmd_help=所有命令
 removeFile=移除 {name}
-uploading=附件还在上传，传完再发送
 tooManyFiles=一条消息最多带 {count} 个附件，这些没有加上：{names}
 shortcuts=键盘快捷键
 keyLine=换行

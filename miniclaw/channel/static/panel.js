@@ -1,14 +1,14 @@
 /* The panel beside the conversation: one frame for what `panels.js` and `inbox.js` describe. */
 
 import {style} from "./dialogs.js"
-import {$, h, icon} from "./dom.js"
+import {$, h, icon, listen} from "./dom.js"
 import {later, t, why} from "./i18n.js"
 
 const SHAPES = {memory: "memory", skills: "skill", tools: "tool", usagePanel: "chart", inbox: "inbox", settings: "gear"}
 const TYPING_MS = 200
 
 export class Panel {
-	#kind = null
+	kind = null
 	#opener = null
 	#timer = 0
 	#query = ""
@@ -24,36 +24,32 @@ export class Panel {
 			nav.append(button)
 		}
 		$("close-panel").append(icon("cross"))
-		$("close-panel").addEventListener("click", () => this.close())
+		listen("close-panel", "click", () => this.close())
 		document.addEventListener("miniclaw:language", () => this.refresh())
 	}
 
-	get kind() {
-		return this.#kind
-	}
-
 	toggle(kind) {
-		return this.#kind === kind ? this.close() : this.open(kind)
+		return this.kind === kind ? this.close() : this.open(kind)
 	}
 
 	open(kind) {
 		this.#opener = document.activeElement
-		this.#kind = kind
+		this.kind = kind
 		this.#query = ""
 		$("panel").hidden = false
 		document.body.classList.add("has-panel")
 		this.#mark()
 		const search = kind === "memory" && h("input", {type: "search", "aria-label": t("find"), placeholder: t("find"), oninput: ({target}) => this.#typed(target.value)})
-		$("panel-search").replaceChildren(...(search ? [search] : []))
+		$("panel-search").replaceChildren(search || "")
 		$("panel-body").replaceChildren(h("p.muted", {t: "loading"}))
 		this.refresh()
 		$("panel-title").focus()
 	}
 
 	close() {
-		if (!this.#kind) return
+		if (!this.kind) return
 		const hadFocus = $("panel").contains(document.activeElement)
-		this.#kind = null
+		this.kind = null
 		$("panel").hidden = true
 		document.body.classList.remove("has-panel")
 		this.#mark()
@@ -61,7 +57,7 @@ export class Panel {
 	}
 
 	async refresh() {
-		const kind = this.#kind
+		const kind = this.kind
 		const query = this.#query
 		if (!kind) return
 		$("panel-title").textContent = t(kind)
@@ -74,7 +70,7 @@ export class Panel {
 			else if (!error.code) throw error
 			body = [h("p.problem-text", {role: "alert"}, why(error.code ? error : {code: "unreachable"})), h("button", {t: "retryNow", onclick: () => this.refresh()})]
 		}
-		if (kind === this.#kind && query === this.#query) this.#show(body.flat().filter(Boolean))
+		if (kind === this.kind && query === this.#query) this.#show(body.flat().filter(Boolean))
 	}
 
 	/** The same button of the same thing keeps the focus. */
@@ -93,7 +89,7 @@ export class Panel {
 	}
 
 	#mark() {
-		for (const button of $("panels").children) button.setAttribute("aria-expanded", button.dataset.kind === this.#kind)
+		for (const button of $("panels").children) button.setAttribute("aria-expanded", button.dataset.kind === this.kind)
 	}
 }
 

@@ -1,6 +1,6 @@
 /* The panels of memory, skills and tools. */
 
-import {call, link} from "./api.js"
+import {call, link, query} from "./api.js"
 import {failed, form, toast} from "./dialogs.js"
 import {h} from "./dom.js"
 import {date, number, t} from "./i18n.js"
@@ -37,7 +37,7 @@ function memoryRow(memory, refresh) {
 	const isProposed = memory.status === "proposed"
 	return {
 		text: memory.content,
-		note: [memory.context, date(memory.updated_at), memory.expires_at && t("until", {time: date(memory.expires_at)})].filter(Boolean).join(" · "),
+		note: [memory.context, date(memory.updated_at), memory.expires_at && t("until", {time: date(memory.expires_at)})],
 		tags: [[t(`cat_${memory.category}`)], [memory.source !== "user" && t(`by_${memory.source}`)], [isProposed && t("proposed"), "warn"]],
 		buttons: isProposed ? [["confirm", confirm, "primary"]] : [],
 		more: [
@@ -48,19 +48,19 @@ function memoryRow(memory, refresh) {
 	}
 }
 
-async function loadMemories({refresh}, query) {
-	const {memories} = await call(`memories${query ? `?${new URLSearchParams({ query })}` : ""}`)
+async function loadMemories({refresh}, wanted) {
+	const {memories} = await call(`memories${query({query: wanted})}`)
 	const add = () => form("addMemory", memoryFields(), values => save(values, refresh))
-	const sorted = query ? memories : [...memories].reverse()
+	const sorted = wanted ? memories : [...memories].reverse()
 	return [
 		h("div.choices", h("button", {class: "primary", t: "addMemory", onclick: add}), h("a.button", {href: link("memories/export"), download: "memories.json", t: "exportAll"})),
-		list(sorted.map(memory => memoryRow(memory, refresh)), query ? "noneFound" : "noMemories")
+		list(sorted.map(memory => memoryRow(memory, refresh)), wanted ? "noneFound" : "noMemories")
 	]
 }
 
 async function loadSkills({wire, session, refresh}) {
 	const id = session()
-	const {skills} = await call(`skills${id ? `?${new URLSearchParams({ session_id: id })}` : ""}`)
+	const {skills} = await call(`skills${query({session_id: id})}`)
 	const turn = skill => () => wire.command("skills", {session_id: id, [skill.active ? "deactivate" : "activate"]: skill.name}).then(refresh)
 	const rows = skills
 		.sort((a, b) => b.active - a.active || Boolean(b.match) - Boolean(a.match))
@@ -76,13 +76,13 @@ async function loadSkills({wire, session, refresh}) {
 
 async function loadTools({wire, refresh}) {
 	const [{tools, problems}, {servers}] = await Promise.all([call("tools"), call("mcp")])
-	const act = (action, name = "") => () => wire.command("mcp", {action, name}).then(refresh, failed)
+	const act = (action, name) => () => wire.command("mcp", {action, name}).then(refresh, failed)
 	const serverRow = server => ({
 		title: server.name,
 		text: server.error,
-		note: [server.version, t("toolCount", {count: number(server.tools.length)}), server.restarts > 0 && t("restarts", {count: server.restarts})].filter(Boolean).join(" · "),
+		note: [server.version, t("toolCount", {count: number(server.tools.length)}), server.restarts > 0 && t("restarts", {count: server.restarts})],
 		tags: [[t(`mcp_${server.state}`), STATES[server.state] ?? "warn"]],
-		buttons: [server.state === "off" || server.state === "disabled" ? ["switchOn", act("enable", server.name)] : ["switchOff", act("disable", server.name)]]
+		buttons: [["off", "disabled"].includes(server.state) ? ["switchOn", act("enable", server.name)] : ["switchOff", act("disable", server.name)]]
 	})
 	const toolRow = ({name, description, risk}) => ({title: name, text: description, tags: [[t(`risk_${risk}`), risk === "read" ? "" : "warn"]]})
 	return [

@@ -1,9 +1,9 @@
 /* The list of chats, kept up to date by `session.updated`. */
 
-import {call, sessionPath} from "./api.js"
+import {call, query, sessionPath} from "./api.js"
 import {chatMenu, failed, signButton} from "./dialogs.js"
-import {$, h} from "./dom.js"
-import {language, t} from "./i18n.js"
+import {$, h, listen} from "./dom.js"
+import {dates, t} from "./i18n.js"
 
 const DAY_MS = 86_400_000
 const TYPING_MS = 200
@@ -22,10 +22,9 @@ export class Sidebar {
 	constructor(on) {
 		this.on = on
 		document.addEventListener("miniclaw:language", () => this.#draw())
-		$("menu").addEventListener("click", () => this.toggle(true))
-		$("close-menu").addEventListener("click", () => this.toggle(false))
-		$("shade").addEventListener("click", () => this.toggle(false))
-		$("search").addEventListener("input", () => this.#search())
+		listen("menu", "click", () => this.toggle(true))
+		for (const id of ["close-menu", "shade"]) listen(id, "click", () => this.toggle(false))
+		listen("search", "input", () => this.#search())
 		addEventListener("keydown", event => {
 			if (event.key !== "Escape" || !document.body.classList.contains("drawer")) return
 			event.preventDefault()
@@ -71,10 +70,6 @@ export class Sidebar {
 		return this.#sessions.get(id)?.title ?? ""
 	}
 
-	get waiting() {
-		return [...this.#sessions.values()].filter(({phase}) => phase === "waiting_approval").length
-	}
-
 	toggle(isOpen) {
 		if (document.body.classList.contains("drawer") === isOpen || (isOpen && !narrow.matches)) return
 		document.body.classList.toggle("drawer", isOpen)
@@ -92,20 +87,17 @@ export class Sidebar {
 
 	#search() {
 		clearTimeout(this.#timer)
-		const query = $("search").value.trim()
-		this.#hits = query ? this.#hits : null
+		const wanted = $("search").value.trim()
+		if (wanted) this.#timer = setTimeout(() => this.#find(wanted).catch(failed), TYPING_MS)
+		else this.#hits = null
 		this.#draw()
-		if (!query) return
-		this.#timer = setTimeout(async () => {
-			try {
-				const {sessions, hits} = await call(`sessions?${new URLSearchParams({ query })}`)
-				for (const session of sessions) if (!this.#sessions.has(session.session_id)) this.#sessions.set(session.session_id, session)
-				if (query === $("search").value.trim()) this.#hits = hits
-				this.#draw()
-			} catch (error) {
-				failed(error)
-			}
-		}, TYPING_MS)
+	}
+
+	async #find(wanted) {
+		const {sessions, hits} = await call(`sessions${query({query: wanted})}`)
+		for (const session of sessions) if (!this.#sessions.has(session.session_id)) this.#sessions.set(session.session_id, session)
+		if (wanted === $("search").value.trim()) this.#hits = hits
+		this.#draw()
 	}
 
 	#draw() {
@@ -114,7 +106,7 @@ export class Sidebar {
 			.filter(({session_id: id, title}) => !this.#leaving.has(id) && (!wanted || title?.toLowerCase().includes(wanted)))
 			.sort((a, b) => moment(b) - moment(a))
 		const groups = Map.groupBy(sorted, session => (wanted ? "titles" : age(moment(session))))
-		const format = new Intl.DateTimeFormat(language(), {dateStyle: "medium", timeStyle: "short"})
+		const format = dates()
 		const list = $("sessions")
 		const focused = list.contains(document.activeElement) && document.activeElement.id
 		list.replaceChildren(...[...groups].flatMap(([key, sessions]) => this.#group(key, sessions.map(session => this.#row(session, format)))))
@@ -123,7 +115,7 @@ export class Sidebar {
 		if (!sorted.length && !found.length) list.append(h("p.muted", {t: wanted ? "noneFound" : "noChats"}))
 		if (this.#hasMore && !wanted) list.append(h("p.muted", {t: "moreChats"}))
 		if (focused) $(focused)?.focus()
-		$("waiting").textContent = this.waiting || ""
+		$("waiting").textContent = [...this.#sessions.values()].filter(({phase}) => phase === "waiting_approval").length || ""
 	}
 
 	#group(key, rows) {

@@ -1,15 +1,11 @@
 /* Before the first paint, so no module: light, dark, or what the system says. */
 (() => {
 	const dark = matchMedia("(prefers-color-scheme: dark)")
-	const stored = () => {
-		try {
-			return localStorage.getItem("miniclaw.theme") || "system"
-		} catch {
-			return "system"
-		}
-	}
 	const apply = () => {
-		const choice = stored()
+		let choice = "system"
+		try {
+			choice = localStorage.getItem("miniclaw.theme") || choice
+		} catch {} // nothing is kept here
 		const theme = choice === "system" ? (dark.matches ? "dark" : "light") : choice
 		document.documentElement.dataset.theme = theme
 		document.documentElement.dataset.choice = choice

@@ -30,10 +30,7 @@ export class Turn {
 
 	/** Without an id it waits to be taken. */
 	constructor(id, on) {
-		this.id = id
-		this.on = on
-		this.attempt = 0
-		this.seq = 0
+		Object.assign(this, {id, on, attempt: 0, seq: 0})
 		/** Not all is shown: the log is read when the turn ends. */
 		this.isDirty = false
 		/** It seems to have ended without an answer; an event may deny it. */
@@ -91,7 +88,7 @@ export class Turn {
 	/** `gap` when events before it are missing, `lost` when only a snapshot helps. */
 	take({name, attempt, seq, data}) {
 		if (this.hasEnded && !this.isGuess) return this.#late(name, data)
-		if (attempt < this.attempt) return undefined
+		if (attempt < this.attempt) return
 		if (name === "text.block") return this.#block(attempt, seq, data)
 		const isKnownFromLog = this.isGuess
 		if (isKnownFromLog) this.#reopen(isTerminal(name))
@@ -104,7 +101,7 @@ export class Turn {
 				if (this.attempt) this.#answer.withdraw()
 				Object.assign(this, {attempt, seq: 0})
 			}
-			if (seq <= this.seq) return undefined
+			if (seq <= this.seq) return
 			if (seq === 1 && this.#isOld) this.#clear()
 			if (seq > this.seq + 1) {
 				if (!isTerminal(name)) return "gap"
@@ -113,7 +110,6 @@ export class Turn {
 			this.seq = seq
 		}
 		this.#apply(name, data)
-		return undefined
 	}
 
 	/** Show what the log holds; `isOver` = nothing more is expected. */
@@ -156,12 +152,12 @@ export class Turn {
 				this.#answer.current(ReasoningPart).add(data.text)
 				return this.#run("thinking")
 			case "tool.started":
-				(this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))).restart()
+				this.#tool(data).restart()
 				return this.#run("working")
 			case "tool.progress":
 				return this.#answer.tool(data.call_id)?.progress(data)
 			case "tool.finished":
-				(this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))).finish(data)
+				this.#tool(data).finish(data)
 				return this.#run("working")
 			case "approval.requested":
 				return this.#ask(data)
@@ -172,6 +168,8 @@ export class Turn {
 				return isTerminal(name) && this.#finish(name, data)
 		}
 	}
+
+	#tool = data => this.#answer.tool(data.call_id) ?? this.#answer.add(new ToolPart(data))
 
 	#run(key) {
 		this.#setState("running")
@@ -247,10 +245,9 @@ export class Turn {
 	}
 
 	#late(name, data) {
-		if (name !== "turn.finished" || this.#outcome) return undefined
+		if (name !== "turn.finished" || this.#outcome) return
 		this.#outcome = {name, data}
 		this.#showEnding(data)
-		return undefined
 	}
 
 	/** It was not over: all comes again, or only how it ended. */

@@ -84,13 +84,7 @@ export class Wire {
 	#receive(data) {
 		this.#lastFrame = Date.now()
 		this.#failures = 0
-		let frame
-		try {
-			frame = JSON.parse(data)
-		} catch {
-			return
-		}
-		const {msg_type: type, payload} = frame
+		const {msg_type: type, payload} = JSON.parse(data)
 		if (type === "error") {
 			// What the server could not read has no id there.
 			const id = payload.reply_to ?? (this.#pending.size === 1 ? this.#pending.keys().next().value : null)
