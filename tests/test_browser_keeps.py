@@ -220,6 +220,44 @@ async def test_files_wait_for_a_busy_server_survive_a_reload_and_go_along_into_o
             await expect(tab.field).to_have_value("early")
 
 
+async def test_a_file_given_while_the_server_is_away_holds_its_message_until_it_is_uploaded(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    arrives = asyncio.Event()
+
+    async def slow(route: Route) -> None:
+        await arrives.wait()
+        await route.continue_()
+
+    async with running_claw(tmp_path, ScriptedProvider([ok] * 2), web=True) as claw:
+        async with chromium.tab(claw, excuse="lost") as tab:
+            light, chips = tab.page.locator("#light"), tab.page.locator("#files .chip")
+            await tab.is_connected()
+            await tab.page.context.set_offline(True)  # before the page has what uploads
+            await expect(light).to_have_class("light connecting")
+            await tab.send("first")
+            await tab.page.set_input_files("#file", files(1))
+            await expect(tab.page.locator(".toast")).to_have_text("服务器没有响应")
+            await tab.send("what is in it?")
+            await expect(tab.page.locator(".toast")).to_contain_text("还在上传")
+            await expect(tab.turns).to_have_count(1)
+            await tab.page.route("**/static/files.js", slow)
+            await tab.page.context.set_offline(False)
+            await tab.ended(1)
+            arrives.set()  # when the chat has got its session
+            await expect(chips).to_have_text("n0.txt")
+            await tab.page.context.set_offline(True)
+            await expect(light).to_have_class("light connecting")
+            await tab.page.set_input_files("#file", files(2)[1:])
+            await expect(chips.last).to_contain_text("服务器没有响应")
+            await tab.page.context.set_offline(False)
+            await expect(chips.last).to_have_text("n1.txt")
+            await expect(chips.locator(".spinner")).to_have_count(0)
+            await tab.field.press("Enter")
+            await tab.ended(2)
+            await expect(tab.turns.last.locator(".chip")).to_have_text(["n0.txt", "n1.txt"])
+
+
 async def test_each_tab_keeps_its_own_draft_and_a_chat_deleted_elsewhere_takes_none_with_it(
     tmp_path: Path, chromium: Chromium
 ) -> None:

@@ -43,18 +43,18 @@ const scroll = new ScrollKeeper($("scroller"), $("threads"), $("latest"))
 const composer = new Composer({send, stop, editLast: () => current.last?.edit()})
 const wire = new Wire({onEvent, onFailed, onState, isRefused: () => call("status").then(() => false, ({status}) => status === 401 || status === 403)})
 const outbox = new Outbox(wire, {
-	session: (draft, id) => adopt(draft, id),
-	accepted: (entry, receipt) => accepted(entry, receipt),
+	session: adopt,
+	accepted,
 	refused: entry => threadOf(entry)?.refused(entry)
 })
 const tools = {wire, outbox, scroll, onChange: changed, quote: text => composer.quote(text), branch}
-const panel = new Panel({wire, status, session: () => current?.session, say: text => send(text)})
+const panel = new Panel({wire, status, session: () => current?.session, say: send})
 const greeting = $("hello")
 
 listenForKeys({newChat, search: () => (sidebar.toggle(true), $("search").focus()), copyLast, escape})
 addEventListener("hashchange", route)
 addEventListener("popstate", route)
-document.addEventListener("miniclaw:language", () => showTitle())
+document.addEventListener("miniclaw:language", showTitle)
 for (const id of ["new-chat", "new-chat-narrow"]) listen(id, "click", newChat)
 listen("sessions", "click", event => event.target.closest("a") && sidebar.toggle(false))
 document.querySelector(".skip").addEventListener("click", event => {
@@ -274,6 +274,7 @@ function onState(state) {
 		else thread.isStale = Boolean(thread.session)
 	}
 	if (!wasOpen && current?.session) current.sync()
+	composer.connected()
 	if (wasOpen) sidebar.load().catch(() => {})
 	wasOpen = true
 	identify().then(() => outbox.flush())

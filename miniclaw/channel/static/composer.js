@@ -4,18 +4,18 @@ import {failed, toast} from "./dialogs.js"
 import {$, listen, local, sound, tab} from "./dom.js"
 import {later, t} from "./i18n.js"
 
+const IDLE_MS = 3_000
+
 export class Composer {
 	#key = "new"
 	#slash = null
 	#files = null
-	#coming = null
+	/** `[files, key]` that wait for `files.js`. */
+	#held = []
 
 	/** `on` has `send(text, attachments)`, true if taken, `stop()`, `editLast()`. */
 	constructor(on) {
-		this.on = on
-		this.field = $("message")
-		this.send = $("send")
-		this.stop = $("stop")
+		Object.assign(this, {on, field: $("message"), send: $("send"), stop: $("stop")})
 		for (const type of ["dragenter", "dragover", "dragleave", "drop"]) listen("main", type, event => this.#dragged(event))
 		listen("attach", "click", () => $("file").click())
 		listen("file", "change", () => this.#add($("file").files))
@@ -56,6 +56,7 @@ export class Composer {
 		this.#key = key
 		const there = this.#stored
 		if (there?.text) this.field.value = [draft.text, there.text].filter(Boolean).join("\n\n")
+		for (const held of this.#held) if (held[1] === from) held[1] = key
 		this.#files?.rename(from, key)
 		if (there?.files.length) this.#add(there.files)
 		this.#changed()
@@ -148,7 +149,7 @@ export class Composer {
 	}
 
 	get #ready() {
-		return this.#files ? this.#files.ready : this.#coming ? null : []
+		return this.#held.some(held => held[1] === this.#key) ? null : this.#files ? this.#files.ready : []
 	}
 
 	async #commands() {
@@ -159,17 +160,24 @@ export class Composer {
 		this.#slash?.update()
 	}
 
-	async #add(list, key = this.#key) {
-		const given = [...list]
+	#add(list, key = this.#key) {
+		this.#held.push([[...list], key])
 		$("file").value = ""
-		try {
-			const {Files} = await (this.#coming ??= later(import("./files.js"))) // one promise keeps the order
-			this.#files ??= new Files(this.#key, key => this.#filesChanged(key))
-			this.#files.add(given, key)
-		} catch (error) {
-			this.#coming = null
-			failed(error)
-		}
+		this.#take()
+	}
+
+	async #take() {
+		const loaded = await later(import("./files.js")).catch(() => null)
+		if (loaded) this.#files ??= new loaded.Files(this.#key, key => this.#filesChanged(key))
+		else if (this.#held.length) failed({code: "unreachable"})
+		if (this.#files) for (const held of this.#held.splice(0)) this.#files.add(...held)
+		this.#enable()
+	}
+
+	/** What waited for the server comes now, what may be needed a little later. */
+	connected() {
+		setTimeout(() => this.#take(), this.#held.length ? 0 : IDLE_MS)
+		this.#files?.again()
 	}
 
 	#dragged(event) {

@@ -24,20 +24,18 @@ export class Files {
 
 	/** What is sent along; null while a file is on its way or failed. */
 	get ready() {
-		return this.#list.every(file => file.id) ? this.kept() : null
+		return this.#of().every(file => file.id) ? this.kept() : null
 	}
 
 	kept(key = this.#key) {
-		return (this.#lists.get(key) ?? []).filter(file => file.id).map(({id, name}) => ({id, name}))
+		return this.#of(key).filter(file => file.id).map(({id, name}) => ({id, name}))
 	}
 
 	get hasFailed() {
-		return this.#list.some(file => file.problem)
+		return this.#of().some(file => file.problem)
 	}
 
-	get #list() {
-		return this.#lists.get(this.#key) ?? []
-	}
+	#of = (key = this.#key) => this.#lists.get(key) ?? []
 
 	open(key) {
 		this.#key = key
@@ -45,7 +43,7 @@ export class Files {
 	}
 
 	rename(from, to) {
-		this.#lists.set(to, [...(this.#lists.get(from) ?? []), ...(this.#lists.get(to) ?? [])])
+		this.#lists.set(to, [...this.#of(from), ...this.#of(to)])
 		this.#lists.delete(from)
 		this.open(to)
 	}
@@ -56,7 +54,7 @@ export class Files {
 
 	/** Take files to upload, or `{id, name}` of the server's. */
 	add(files, key) {
-		const list = [...(this.#lists.get(key) ?? [])]
+		const list = [...this.#of(key)]
 		const fresh = files.filter(({id}) => !id || !list.some(file => file.id === id))
 		const left = fresh.splice(Math.max(0, MOST - list.length))
 		for (const given of fresh) {
@@ -67,6 +65,14 @@ export class Files {
 		this.#set(list, key)
 		while (this.#workers < Math.min(AT_ONCE, this.#queue.length)) this.#work()
 		if (left.length) toast(t("tooManyFiles", {count: MOST, names: left.map(({name}) => name).join(", ")}))
+	}
+
+	/** Upload what did not reach the server. */
+	again() {
+		const lost = [...this.#lists.values()].flat().filter(file => file.isLost)
+		for (const file of lost) Object.assign(file, {problem: null, isLost: false})
+		this.#queue.push(...lost)
+		if (lost.length) this.add([], this.#key)
 	}
 
 	async #work() {
@@ -83,7 +89,7 @@ export class Files {
 				file.id = (await call("uploads", body)).id
 			} catch (error) {
 				if (error.status === 503 && tries < BUSY_MS.length) await new Promise(done => setTimeout(done, BUSY_MS[tries]))
-				else file.problem = why(error)
+				else Object.assign(file, {problem: why(error), isLost: error.code === "unreachable"})
 			}
 		}
 		this.#draw()
@@ -92,7 +98,7 @@ export class Files {
 
 	#remove(file) {
 		file.isRemoved = true
-		this.#set(this.#list.filter(other => other !== file))
+		this.#set(this.#of().filter(other => other !== file))
 		$("message").focus()
 	}
 
@@ -103,7 +109,7 @@ export class Files {
 	}
 
 	#draw() {
-		$("files").replaceChildren(...this.#list.map(file => chip(file, signButton("cross", ["removeFile", {name: file.name}], () => this.#remove(file)))))
-		$("files").hidden = !this.#list.length
+		$("files").replaceChildren(...this.#of().map(file => chip(file, signButton("cross", ["removeFile", {name: file.name}], () => this.#remove(file)))))
+		$("files").hidden = !this.#of().length
 	}
 }
