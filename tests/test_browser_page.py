@@ -266,6 +266,7 @@ async def test_a_phone_shows_everything_without_scrolling_sideways(
         "device_scale_factor": 2,
     }
     async with running_claw(tmp_path, ScriptedProvider(script), web=True) as claw:
+        await claw.memory.save("owner", "问 https://docs.example.org/" + "d" * 99)
         async with chromium.tab(claw, **phone) as tab:
             await tab.is_connected()
             fits = "[document.documentElement, document.body, ...document.querySelectorAll('.main, #scroller, .column')].every((box) => box.scrollWidth <= 390)"
@@ -277,6 +278,9 @@ async def test_a_phone_shows_everything_without_scrolling_sideways(
             await tab.ended(1)
             await tab.answer.locator(".tool summary").tap()
             await expect(tab.answer.locator(".tool pre").first).to_be_visible()
+            assert await tab.page.evaluate(fits)
+            await tab.turns.last.locator(".memories summary").tap()
+            await expect(tab.turns.last.locator(".memories li")).to_be_visible()
             assert await tab.page.evaluate(fits)
             await expect(tab.page.locator("#sessions")).not_to_be_in_viewport()
             await tab.page.locator("#menu").tap()
