@@ -17,9 +17,7 @@ export class ScrollKeeper {
 		scroller.addEventListener("scroll", () => this.#scrolled(), {passive: true})
 		scroller.addEventListener("wheel", event => this.#turned(event), {passive: true})
 		scroller.addEventListener("touchstart", () => (this.#touching = true), {passive: true})
-		for (const type of ["touchend", "touchcancel"]) {
-			addEventListener(type, () => (this.#touching = false), {passive: true})
-		}
+		for (const type of ["touchend", "touchcancel"]) addEventListener(type, () => (this.#touching = false), {passive: true})
 		button.addEventListener("click", () => this.toEnd())
 		const observer = new ResizeObserver(() => this.#grown())
 		observer.observe(content)
@@ -48,14 +46,25 @@ export class ScrollKeeper {
 		this.#remember()
 	}
 
-	/** Change what is above without moving what is looked at. */
+	/** Change what is above, or grows upwards, without moving what is looked at. */
 	holding(element, change) {
-		const before = element.getBoundingClientRect().top
+		const before = element.getBoundingClientRect().bottom
 		this.scroller.classList.add("unanchored")
 		change()
-		this.scroller.scrollTop += element.getBoundingClientRect().top - before
+		this.scroller.scrollTop += element.getBoundingClientRect().bottom - before
 		this.#remember()
 		requestAnimationFrame(() => this.scroller.classList.remove("unanchored"))
+	}
+
+	/** Run where it is near what is seen; what is returned looks anew. */
+	whenNear(element, run) {
+		const observer = new IntersectionObserver(([seen]) => seen.isIntersecting && run(), {root: this.scroller, rootMargin: "300px 0px 0px"})
+		const look = () => {
+			observer.unobserve(element)
+			observer.observe(element)
+		}
+		look()
+		return look
 	}
 
 	get #distance() {

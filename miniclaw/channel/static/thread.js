@@ -15,6 +15,7 @@ export class Thread {
 	#older = h("button", {class: "older quiet", t: "older", hidden: true})
 	#loading = h("p.loading.muted", {t: "loading"})
 	#problem = h("div.thread-problem", {role: "alert"})
+	#look
 	#first
 	#end = -1
 	#waiting = []
@@ -27,7 +28,7 @@ export class Thread {
 	constructor({session = null, draft = null}, tools) {
 		Object.assign(this, {session, draft, tools, title: "", isStale: true, scrollPlace: null})
 		this.#older.addEventListener("click", () => this.#loadOlder())
-		new IntersectionObserver(([seen]) => seen.isIntersecting && this.#knows && this.#loadOlder(), {root: tools.scroll.scroller, rootMargin: "300px 0px 0px"}).observe(this.#older)
+		this.#look = tools.scroll.whenNear(this.#older, () => this.#knows && this.#loadOlder())
 		this.element = h("section.thread", {role: "log", label: "conversation"}, this.#older, this.#list, this.#loading, this.#problem)
 		this.#loading.hidden = !session
 		this.echoAll()
@@ -70,8 +71,7 @@ export class Thread {
 			this.#turns.get(id).setUser(entry.text)
 			turn?.element.remove()
 		} else if (turn) {
-			turn.id = id
-			turn.sentAs = entry.id
+			Object.assign(turn, {id, sentAs: entry.id})
 			turn.wait("thinking")
 			this.#turns.set(id, turn)
 		}
@@ -93,7 +93,7 @@ export class Thread {
 
 	take(payload) {
 		if (this.#buffer) return void this.#buffer.push(payload)
-		const turn = this.#turns.get(payload.turn_id) ?? this.#append(payload.turn_id)
+		const turn = this.#turn(payload.turn_id)
 		const missing = turn.take(payload)
 		if (missing) this.#catchUp(turn, missing)
 		if (isTerminal(payload.name) && turn.isDirty) this.sync()
@@ -105,6 +105,7 @@ export class Thread {
 	}
 
 	#find = fits => [...this.#turns.values()].find(fits)
+	#turn = id => this.#turns.get(id) ?? this.#append(id)
 
 	failed(error) {
 		if (error.reply_to) this.#find(({sentAs}) => sentAs === error.reply_to)?.fail(error)
@@ -125,8 +126,8 @@ export class Thread {
 			const running = this.tools.wire.isOpen ? await this.#resume(this.active) : undefined
 			const page = await lastPage(this.session, message => this.#isCut(message, running))
 			this.#merge(page, running)
-			if (running) this.#turns.get(running) ?? this.#append(running)
-			for (const {turn_id: id, ...data} of this.#waiting) (this.#turns.get(id) ?? this.#append(id)).take({name: "turn.queued", attempt: 0, seq: 0, data})
+			if (running) this.#turn(running)
+			for (const {turn_id: id, ...data} of this.#waiting) this.#turn(id).take({name: "turn.queued", attempt: 0, seq: 0, data})
 			this.#knows = true
 			this.#loading.hidden = true
 			this.isStale = running === undefined
@@ -158,10 +159,7 @@ export class Thread {
 	async #seek(isRead = false) {
 		const position = this.#sought
 		if (position === null || this.#buffer) return
-		if (!this.#knows || position > this.#end) {
-			if (!isRead) this.sync()
-			return
-		}
+		if (!this.#knows || position > this.#end) return void (isRead || this.sync())
 		while (position < this.#first && !this.#problem.hasChildNodes() && !this.element.hidden) await this.#loadOlder()
 		if (this.element.hidden || this.#sought !== position) return
 		this.#sought = null
@@ -211,12 +209,15 @@ export class Thread {
 
 	/** The rest of the running turn comes as events. */
 	#merge(page, running) {
-		const groups = byTurn(page.messages)
+		let groups = byTurn(page.messages)
 		if (page.more && this.#knows && ![...groups.keys()].some(id => this.#turns.has(id))) {
 			for (const turn of this.#turns.values()) turn.element.remove()
 			this.#turns.clear()
 			this.#knows = false
 		}
+		const edge = this.#knows && this.#find(turn => turn.messages?.[0].position === this.#first)
+		// A turn that stays as it is does not grow upwards.
+		if (edge?.hasEnded && !edge.isDirty) groups = byTurn((page.messages = page.messages.filter(({position}) => position >= this.#first)))
 		if (!this.#knows || page.messages[0]?.position < this.#first) this.#noteFirst(page)
 		this.#end = page.messages.at(-1)?.position ?? -1
 		let previous = null
@@ -234,7 +235,7 @@ export class Thread {
 		}
 	}
 
-	#append(id, previous = undefined) {
+	#append(id, previous) {
 		const turn = new Turn(id, this.#on)
 		turn.wait("thinking")
 		this.#turns.set(id, turn)
@@ -246,9 +247,7 @@ export class Thread {
 		return turn
 	}
 
-	#loadOlder() {
-		return (this.#page ??= this.#readOlder().finally(() => (this.#page = null)))
-	}
+	#loadOlder = () => (this.#page ??= this.#readOlder().finally(() => (this.#page = null)))
 
 	async #readOlder() {
 		try {
@@ -256,6 +255,7 @@ export class Thread {
 			this.#fail(null)
 			this.#setBusy(true)
 			this.tools.scroll.holding(this.#list.firstElementChild, () => this.#prepend(page))
+			this.#look() // it may still be in sight
 		} catch (error) {
 			this.#fail(error)
 		}
@@ -274,7 +274,7 @@ export class Thread {
 	}
 
 	#noteFirst(page) {
-		this.#first = page.messages[0]?.position
+		this.#first = page.messages[0]?.position ?? 0
 		this.#older.hidden = !page.more
 	}
 

@@ -1,0 +1,107 @@
+"""What comes when the reader goes up: the earlier parts of turns that are longer than a page of the log."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.async_api import Route, expect
+
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.session.models import Entry
+from tests.support.agent import eventually
+from tests.support.claw import running_claw
+
+if TYPE_CHECKING:
+    from miniclaw.app import MiniClaw
+    from tests.support.browser import Chromium
+
+pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
+
+END = LLMResponse(text="end")
+DONE = ".tool[data-state=ok]"
+
+
+def step(turn: str, number: int, calls: int = 14) -> LLMResponse:
+    made = [
+        ToolCall.of(f"{turn}{number}_{i}", "calculator", {"expression": f"{number}*{i}"})
+        for i in range(calls)
+    ]
+    return LLMResponse(text=f"{turn} step {number}", tool_calls=tuple(made))
+
+
+async def logged(claw: MiniClaw, turn: str, answers: Sequence[LLMResponse]) -> str:
+    """A session whose log has one turn with these answers; returns its id."""
+    said: list[Message] = [{"role": "user", "content": f"{turn}?"}]
+    for answer in answers:
+        said.append(answer.to_message())
+        said += [{"role": "tool", "tool_call_id": call.id, "content": "1"} for call in answer.tool_calls]
+    session = await claw.sessions.get_or_create("owner", "web")
+    entries = [Entry(f"turn_{turn}", at, message, time.time(), None) for at, message in enumerate(said)]
+    await claw.sessions.append(session, entries)
+    return session.session_id
+
+
+async def test_earlier_parts_of_long_turns_come_whole_and_without_moving_what_is_read(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    goes_on, arrives = asyncio.Event(), asyncio.Event()
+
+    async def held(_: list[Message]) -> LLMResponse:
+        await goes_on.wait()
+        return step("B", 3)
+
+    async def slow(route: Route) -> None:
+        await arrives.wait()
+        await route.continue_()
+
+    async def has_ended() -> bool:
+        log = await claw.sessions.get(session)
+        return log is not None and len(log.messages) == 47 + 62
+
+    provider = ScriptedProvider([*(step("B", n) for n in range(3)), held, END])
+    more = {"agent.max_tool_calls": 200}
+    async with running_claw(tmp_path, provider, web=True, arguments=more) as claw:
+        session = await logged(claw, "A", [*(step("A", n) for n in range(3)), END])
+        single = await logged(claw, "C", [step("C", 0, 120), END])
+        async with chromium.tab(claw, excuse="lost") as tab:
+            await tab.is_connected()
+            home, bubbles = tab.page.url, tab.turns.locator(".bubble")
+            # Calls whose page has not come yet have no height: the next page comes without a scroll.
+            await tab.page.goto(f"{home}#{single}")
+            await expect(bubbles).to_have_text(["C?"])
+            await expect(tab.answer.locator(DONE)).to_have_count(120)
+            # A turn whose end alone is shown is not skipped where a longer one behind it is read.
+            await tab.page.goto(f"{home}#{session}")
+            await tab.ended(1)
+            await tab.send("B?")
+            await expect(tab.answer.locator(DONE)).to_have_count(42)
+            await tab.page.reload()
+            await expect(tab.answer.locator(DONE)).to_have_count(42)
+            await expect(bubbles).to_have_text(["", "B?"])
+            await tab.page.context.set_offline(True)
+            await expect(tab.page.locator("#light")).to_have_class("light connecting")
+            goes_on.set()
+            await eventually(has_ended)
+            await tab.page.context.set_offline(False)
+            await tab.ended(2)
+            await expect(tab.answer.locator(DONE)).to_have_count(56)
+            await tab.page.locator("#scroller").evaluate("scroller => (scroller.scrollTop = 0)")
+            await expect(bubbles).to_have_text(["A?", "B?"])
+            await expect(tab.turns.first.locator(DONE)).to_have_count(42)
+            # A turn that grows from within stays where it is read.
+            await tab.page.route("**/messages?*before=*", slow)
+            await tab.page.reload()
+            await expect(bubbles).to_have_text([""])
+            await tab.page.locator("#scroller").evaluate("scroller => (scroller.scrollTop = 40)")
+            read = tab.page.get_by_text("B step 2")
+            before = await read.evaluate("element => element.getBoundingClientRect().top")
+            arrives.set()
+            await expect(bubbles).to_have_text(["", "B?"])
+            after = await read.evaluate("element => element.getBoundingClientRect().top")
+            assert abs(after - before) <= 1
