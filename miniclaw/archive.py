@@ -201,7 +201,9 @@ def _settle(database: sqlite3.Connection) -> None:
         "AND json_extract(message, '$.msg_type') = 'text'"
     )
     with database:
-        database.execute("UPDATE deliveries SET uncertain = 1 WHERE state IN ('pending', 'sending')")
+        database.execute(
+            "UPDATE deliveries SET uncertain = MAX(uncertain, 1) WHERE state IN ('pending', 'sending')"
+        )
         database.execute(
             "UPDATE deliveries SET state = 'dead', uncertain = 1, text = ?1, error = ?1 "
             "WHERE state = 'streaming'",

@@ -344,6 +344,24 @@ async def test_what_the_platform_still_knows_again_is_sent_as_it_was(
     assert post.platform.tries == [("a", is_marked)]
 
 
+async def test_what_once_went_out_marked_stays_so_when_the_clock_is_put_right(tmp_path: Path) -> None:
+    class Knowing(Platform):
+        known_seconds = 100
+
+    clock = FakeClock(1000.0)
+    unknown = DeliveryError("500", unknown=True)
+
+    async def jump() -> None:
+        clock.now += 20.0
+        raise unknown
+
+    platform = Knowing(a=[jump])
+    begun = row("a", state="sending", uncertain=1, created_at=1010.0)
+    async with post_office(tmp_path, platform, begun, clock=clock) as post:
+        await post.all_are("sent")
+    assert post.platform.tries == [("a", True), ("a", True)]
+
+
 async def test_a_stop_waits_for_a_try_and_leaves_the_rest_for_the_next_start(tmp_path: Path) -> None:
     go, never = asyncio.Event(), asyncio.Event()
     platform = Platform(a=[go.wait], b=[never.wait])

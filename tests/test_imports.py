@@ -78,7 +78,7 @@ LARGER: dict[str, tuple[int, str]] = {
     "memory/long_term.py": (390, "all that can be done with a memory, and what each may raise, on one page"),
     "memory/long_term.py:save": (48, "a third of it is what each field of a record means"),
     "channel/platforms/slack_api.py": (
-        365,
+        380,
         "all that is asked of Slack, and how what it kept to itself is found",
     ),
     "session/turns.py": (
@@ -263,7 +263,7 @@ TOTALS: dict[str, tuple[int, str]] = {
         " errors and sources",
     ),
     "all": (
-        47_200,
+        47_250,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, a second back"
         " end on Redis, and what an operator needs for months; the nearest peer has 109,000",

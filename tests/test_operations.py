@@ -403,7 +403,7 @@ async def test_answers_that_were_on_their_way_in_a_backup_are_marked_and_open_tu
         rows = [
             delivery("t1.0", n=1, state="sent"),
             delivery("t2.0", n=2),
-            delivery("t3.0", n=3, state="sending"),
+            delivery("t3.0", n=3, state="sending", uncertain=2),
             delivery("t4.0", n=4, state="streaming"),
         ]
         await database.write(lambda c: insert_deliveries(c, rows))
@@ -413,7 +413,7 @@ async def test_answers_that_were_on_their_way_in_a_backup_are_marked_and_open_tu
         assert database.read("SELECT key, state, uncertain FROM deliveries ORDER BY key") == [
             ("t1.0", "sent", 0),
             ("t2.0", "pending", 1),
-            ("t3.0", "sending", 1),
+            ("t3.0", "sending", 2),
             ("t4.0", "dead", 1),
             ("t5.0", "pending", 1),
         ]

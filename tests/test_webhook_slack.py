@@ -464,6 +464,36 @@ async def test_after_a_restart_the_stream_of_another_answer_is_known_by_its_row(
             await eventually(lambda: [one.text for one in slack.shown] == ["Sure, it is"])
 
 
+@pytest.mark.parametrize("fault", [("status", 429), ("status", 500), ("error", "ratelimited")])
+async def test_a_stream_that_was_found_again_stays_this_answers_own(fault: tuple[Any, Any]) -> None:
+    target = ReplyTarget(conversation="C1", thread="5.5", message_id="5.5", account="T1", sender="U1")
+    async with SlackStandin(bot_user_id=BOT) as slack:
+        settings = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": slack.url}
+        account = SlackAccount.model_validate({**settings, "bot_user_id": BOT})
+        killed, api = SlackApi(account), SlackApi(account)
+        await killed.begin_stream(target, "Sure, it", key="one.0")
+        await killed.close()
+        slack.faults.append(Fault("chat.stopStream", *fault))
+        with pytest.raises(DeliveryError):
+            await api.deliver(target, "Sure, it is", key="one.0", repeat=True)
+        await api.deliver(target, "Sure, it is", key="one.0", repeat=True)
+        await api.close()
+        assert [(one.text, one.is_open) for one in slack.shown] == [("Sure, it is", False)]
+
+
+async def test_an_answer_whose_growing_message_was_deleted_is_said_anew(tmp_path: Path) -> None:
+    async with workspace(tmp_path, [LLMResponse(text="Sure, it is")], begins="Sure, ") as one:
+
+        async def deleted() -> None:
+            await one.slack.until(lambda: one.slack.shown)
+            one.slack.shown.clear()
+
+        deleting = asyncio.create_task(deleted())
+        await one.say(f"<@{BOT}> hi")
+        await deleting
+        assert await one.answers() == ["Sure, it is"]
+
+
 async def test_where_there_is_no_thread_no_message_is_taken_for_a_stream(tmp_path: Path) -> None:
     async with SlackStandin(bot_user_id=BOT) as slack:
         settings = {"signing_secret": SECRET, "bot_token": "xoxb-test", "api_base": slack.url}

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import aiohttp
 import pytest
@@ -21,7 +22,7 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.channel.base import knows_again
 from miniclaw.channel.platforms.client import MARK, AccessToken
 from miniclaw.channel.platforms.wecom import ENVELOPE_BYTES, WeComPlatform, read_xml
-from miniclaw.channel.platforms.wecom_api import KNOWN_SECONDS, WeComApi
+from miniclaw.channel.platforms.wecom_api import KNOWN_SECONDS, SPREAD, WeComApi
 from miniclaw.channel.platforms.wecom_crypto import WeComCrypto
 from miniclaw.channel.standins.base import Event, Fault
 from miniclaw.channel.standins.wecom import WeComStandin, posted
@@ -164,6 +165,20 @@ async def test_a_send_of_unknown_outcome_is_marked_when_wecom_has_forgotten_the_
         await api.deliver(target, "y", key="turn_2.0", repeat=True)
         assert [one.text for one in wecom.shown] == ["x", f"{MARK}y"]
         await api.close()
+
+
+async def test_the_same_words_in_two_answers_are_both_seen_whatever_their_keys() -> None:
+    same = ["turn_00000000000000000000000b.0", "turn_000000000000000000000015.0"]
+    assert len({crc32(key.encode()) % SPREAD for key in same}) == 1
+    async with WeComStandin() as wecom:
+        api = WeComApi(SETTINGS.model_copy(update={"api_base": wecom.url}), clock=lambda: 1000.0)
+        target = ReplyTarget(conversation="u", account=f"{CORP}:1", sender="u")
+        for key in (*same, *same):  # the second time they are known again
+            await api.deliver(target, "好的", key=key, repeat=False)
+        for number in range(SPREAD + 1):
+            api._interval(1, str(number))
+        await api.close()
+        assert [one.text for one in wecom.shown] == ["好的", "好的"]
 
 
 async def test_a_token_that_is_refused_is_asked_for_again_once_by_all(tmp_path: Path) -> None:

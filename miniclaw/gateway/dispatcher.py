@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -176,6 +177,8 @@ class Dispatcher:
         if (wait := self._left(row, conversation)) > 0:
             await self._sleep(conversation, wait)
             return  # it may be deleted, or another come before it
+        if row.uncertain and not knows_again(self._channels[row.channel], row.created_at, self._clock()):
+            row = replace(row, uncertain=2)  # stored, or a clock that is set would take the mark away again
         if not await until_stored(lambda: self._outbox.begin(row)):
             return
         failpoints.hit("after-sending")
@@ -204,12 +207,10 @@ class Dispatcher:
     async def _send(self, row: Delivery) -> str | None:
         """Call the platform; whatever goes wrong is a `DeliveryError`."""
         channel = self._channels[row.channel]
-        is_known = row.uncertain == 1 and knows_again(channel, row.created_at, self._clock())
-        repeat = row.uncertain > 0 and not is_known
         try:
             async with asyncio.timeout(self._settings.timeout):
                 return await channel.deliver(
-                    row.target, row.text, key=row.key, repeat=repeat, handle=row.handle
+                    row.target, row.text, key=row.key, repeat=row.uncertain > 1, handle=row.handle
                 )
         except TimeoutError as error:
             raise DeliveryError("the platform did not answer in time", unknown=True) from error

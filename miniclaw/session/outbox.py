@@ -42,7 +42,7 @@ class Delivery:
     attempts: int = 0
     uncertain: int = 0
     """1: a try began whose outcome is not known, so a platform that cannot know it again gets the next one marked.
-    2: and it was given up since, so that by now none can."""
+    2: none can any more, as once it was sent marked, or had been given up."""
     next_at: float = 0.0
     handle: str | None = None
     error: str | None = None
@@ -166,8 +166,9 @@ class Outbox:
 
     async def begin(self, delivery: Delivery) -> bool:
         """Commit `sending` before the platform is called; `False` when it is not to be sent any more."""
-        changes = "state = 'sending', attempts = attempts + 1, uncertain = MAX(uncertain, 1)"
-        return await self._update(delivery.key, changes, where="AND state IN ('pending', 'sending')")
+        changes = "state = 'sending', attempts = attempts + 1, uncertain = ?"
+        where = "AND state IN ('pending', 'sending')"
+        return await self._update(delivery.key, changes, max(1, delivery.uncertain), where=where)
 
     async def sent(self, delivery: Delivery, handle: str | None) -> None:
         """The platform took it."""

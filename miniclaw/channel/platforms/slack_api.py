@@ -51,6 +51,8 @@ class SlackApi:
         self._client = PlatformClient()
         self._shown: dict[str, str | None] = {}
         """What each stream shows that may not have ended, by handle; `None` = not known. Slack only appends."""
+        self._found: dict[str, str] = {}
+        """The handles of what earlier tries had shown, by the key of the delivery, until it is through."""
         self.bot_user_id = settings.bot_user_id
 
     async def start(self) -> None:
@@ -71,15 +73,23 @@ class SlackApi:
         self, target: ReplyTarget, text: str, *, key: str, repeat: bool, handle: str | None = None
     ) -> str | None:
         """Post one part, or replace what was streamed by it; see `Delivers.deliver`."""
-        if handle is not None:
-            await self._finish(handle, text, key)
-            return handle
-        if not text.strip():
+        if handle is None and not text.strip():
             return None  # blanks between parts, or a command about which there is nothing to say
-        if repeat and (found := await self._find(target, key, text)) is not None:
-            await self._finish(found, text, key)  # what is there may be the beginning of a streamed answer
-            return found
         marked = MARK + text if repeat else text
+        if handle is None and repeat:
+            handle = self._found.get(key) or await self._find(target, key, text)
+        if handle is not None:
+            _keep(self._found, key, handle)
+            try:
+                await self._finish(handle, text, key)  # it may be the beginning of a streamed answer
+            except DeliveryError as error:
+                if not str(error).endswith(": message_not_found"):
+                    raise
+                self._shown.pop(handle, None)
+                again = await self._find(target, key) if repeat else None
+                handle = again or await self._post(target, marked, key, f"{key}.anew")  # somebody deleted it
+            del self._found[key]
+            return handle
         if target.url is not None and await self._respond(target.url, marked):
             return None
         return await self._post(target, marked, key, key)
@@ -119,9 +129,7 @@ class SlackApi:
             if found is None:
                 raise DeliveryError(f"{error}, and no stream is there") from error
             handle = found
-        self._shown[handle] = text
-        if len(self._shown) > STREAMS:
-            del self._shown[next(iter(self._shown))]
+        _keep(self._shown, handle, text)
         return handle
 
     async def update_stream(self, target: ReplyTarget, handle: str, text: str) -> None:
@@ -326,6 +334,12 @@ class SlackApi:
         if error in AGAIN:
             raise DeliveryError(f"{method}: {error}", retry_after=RATE_LIMIT_SECONDS)
         raise DeliveryError(f"{method}: {error}", permanent=error not in UNSURE, unknown=error in UNSURE)
+
+
+def _keep(known: dict[str, Any], key: str, value: str) -> None:
+    known[key] = value
+    if len(known) > STREAMS:
+        del known[next(iter(known))]
 
 
 def _metadata(key: str) -> dict[str, Any]:
