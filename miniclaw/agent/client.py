@@ -57,7 +57,7 @@ def new_client(base_url: str | None, api_key: str, connect: float, read: float) 
 def proxy_for(url: URL) -> str | None:
     """The environment's proxy for a server; none where NO_PROXY has its name, domain, address, port or network.
 
-    A name may stand as `.domain`, `*.domain`, `http://host` or `[address]:port`, which other clients know too.
+    A name may stand as `.domain`, `*.domain`, `host.`, `10.1.*`, `http://host` or `[address]:port`, as elsewhere.
     """
     proxies = getproxies()
     proxy = proxies.get(url.scheme) or proxies.get("all")
@@ -72,7 +72,9 @@ def proxy_for(url: URL) -> str | None:
 def _is_named(host: str, port: int, entry: str) -> bool:
     """Whether an entry of NO_PROXY is about a server."""
     scheme, _, rest = entry.strip().rpartition("://")
-    name = (rest.partition("/")[0] if scheme else rest).lstrip("*.")
+    name = (rest.partition("/")[0] if scheme else rest).lstrip("*.").rstrip(".")
+    if name.endswith(".*"):
+        return host.startswith(name.rstrip("*.") + ".")
     try:
         return ip_address(host) in ip_network(name.strip("[]"), strict=False)
     except ValueError:  # not two addresses
