@@ -6,8 +6,9 @@ import asyncio
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from miniclaw.app import MiniClaw
 from miniclaw.channel.questions import question_text
 from miniclaw.cli.screen import Screen
 from miniclaw.errors import ProtocolError
+from miniclaw.tools.base import ToolResult
+from miniclaw.tools.context import ToolContext
 from tests.support.agent import (
     Zap,
     eventually,
@@ -263,6 +266,61 @@ async def test_the_question_of_a_turn_that_was_cancelled_is_closed(tmp_path: Pat
         assert (await outcome(claw, receipt.turn_id))["name"] == "turn.cancelled"
         assert await refused(claw, asked.approval_id, "owner") == "approval_not_found"
         assert tool.ran == []
+
+
+class AsksTwice(Zap):
+    """Asks in the middle of its call, gives the question up as soon as it is let, and asks the same again."""
+
+    wants_context = True
+
+    def __init__(self, let: Callable[[], Awaitable[object]]) -> None:
+        super().__init__("read")
+        self._let = let
+
+    async def execute(
+        self, *, at: str | None = None, tool_context: ToolContext | None = None, **_: Any
+    ) -> ToolResult:
+        assert tool_context is not None and tool_context.confirm is not None
+        ask = partial(tool_context.confirm, "zap", {"at": "x"}, "sure?")
+        first = asyncio.ensure_future(ask())
+        await self._let()
+        first.cancel()
+        await asyncio.wait([first])
+        self.ran.append(at)
+        return ToolResult(content=f"{first.cancelled()} {await ask()}")
+
+
+async def test_a_question_that_its_call_gives_up_is_closed_and_may_be_asked_anew(tmp_path: Path) -> None:
+    let = asyncio.Event()
+    async with with_zap(tmp_path, [zap("a"), DONE], tool=AsksTwice(let.wait)) as (claw, _, provider):
+        told: list[Any] = []
+        claw.bus.subscribe("session.*", lambda topic, event: told.append((event.name, event.data)))
+        receipt = await send(claw)
+        first = await question(claw)
+        let.set()
+        second = await question(claw, but=first.approval_id)
+        assert await refused(claw, first.approval_id, "owner") == "approval_not_found"
+        assert ("approval.resolved", {"approval_id": first.approval_id, "decision": "expired"}) in told
+        await claw.desk.decide("", "owner", "once", receipt.session_id)
+        await outcome(claw, receipt.turn_id)
+        assert second.tool == "zap" and result_in(provider.requests[1]) == "True True"
+
+
+async def test_a_question_that_is_given_up_while_it_is_stored_does_not_stay(tmp_path: Path) -> None:
+    async def let() -> None:
+        for _ in range(len(tool.ran)):
+            await asyncio.sleep(0)
+
+    tool = AsksTwice(let)
+    script: list[Script] = [*(zap(str(n), call_id=f"c{n}") for n in range(5)), DONE]
+    async with with_zap(tmp_path, script, tool=tool) as (claw, _, provider):
+        receipt = await send(claw)
+        for rounds in range(1, 6):
+            await eventually(lambda n=rounds: len(tool.ran) == n)  # type: ignore[misc]
+            asked = await question(claw)
+            await claw.desk.decide(asked.approval_id, "owner", "once")
+        await outcome(claw, receipt.turn_id)
+        assert [result_in(request) for request in provider.requests[1:]] == ["True True"] * 5
 
 
 async def test_an_open_question_is_asked_again_under_the_same_id_after_a_restart(tmp_path: Path) -> None:

@@ -170,6 +170,24 @@ async def test_a_sub_task_that_takes_too_long_ends_before_its_turn_does(tmp_path
     assert "the time limit was reached" in result_in(provider.requests[2])
 
 
+async def test_the_clock_of_a_sub_task_stands_still_while_a_person_is_asked_about_a_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.agent.delegate.SHARE", 0.02)  # half a second
+    tool, loop = Zap("read"), asyncio.get_running_loop()
+    script: list[Script] = [delegates(tools=["zap"]), zap("a"), answer("seen"), answer("done")]
+    more = {"agent__turn_timeout": 25.0, "agent__max_iterations": 200, "agent__max_tool_calls": 200}
+    rules = [{"tool": "zap", "action": "ask"}]
+    async with delegating(tmp_path, script, tool, approval__rules=rules, **more) as (claw, provider):
+        receipt = await send(claw)
+        asked = await question(claw)
+        late = loop.time() + 0.6
+        await eventually(lambda: loop.time() > late)
+        await claw.desk.decide(asked.approval_id, "owner", "once")
+        await outcome(claw, receipt.turn_id)
+        assert tool.ran == ["a"] and result_in(provider.requests[3]) == "seen"
+
+
 async def test_a_model_that_fails_in_a_sub_task_is_told_and_the_turn_goes_on(tmp_path: Path) -> None:
     script: list[Script] = [delegates(), ModelError("model_error", "The server broke."), answer("sorry")]
     async with delegating(tmp_path, script, Zap("read")) as (claw, provider):

@@ -20,10 +20,11 @@ from miniclaw.errors import StaleFence
 from miniclaw.redis.backend import RedisBackend
 from miniclaw.redis.queue import RedisMailbox
 from miniclaw.session.models import Entry
-from tests.support.agent import DictatedProvider, Zap, eventually, question, send
+from tests.support.agent import DictatedProvider, Zap, eventually, question, result_in, send, zap
 from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import RawClient, raw_client
 from tests.support.redis import fresh_prefix, needs_redis, shared_server
+from tests.test_approval import AsksTwice
 from tests.test_memory_control import texts_below, wiped
 from tests.test_uploads import Person
 
@@ -288,6 +289,22 @@ async def test_a_cancel_and_a_yes_reach_the_node_that_runs_the_turn(tmp_path: Pa
         model.end("done")
         assert (await ended(a, receipt.turn_id))["data"]["text"] == "done"
         assert len(tool.ran) == 1
+
+
+async def test_a_question_that_its_call_gives_up_is_closed_on_all_nodes_and_may_be_asked_anew(
+    tmp_path: Path,
+) -> None:
+    let, provider = asyncio.Event(), ScriptedProvider([zap("a"), LLMResponse(text="done")])
+    async with node(tmp_path / "a", fresh_prefix(), provider) as claw:
+        claw.registry.register(AsksTwice(let.wait))
+        receipt = await send(claw)
+        first = await question(claw)
+        let.set()
+        second = await question(claw, but=first.approval_id)
+        assert await claw.desk.open_for("owner") == [second]
+        await claw.desk.decide(second.short_id, "owner", "once")
+        await ended(claw, receipt.turn_id)
+        assert result_in(provider.requests[1]) == "True True"
 
 
 async def test_a_user_of_one_node_is_one_of_all_and_is_shut_out_everywhere(tmp_path: Path) -> None:

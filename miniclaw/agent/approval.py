@@ -106,12 +106,26 @@ class ApprovalDesk:
             return "ask"
         return "allow" if await self._has_rule(turn, tool.name) else "ask"
 
-    async def ask(self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str = "") -> State:
+    async def ask(
+        self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str, *, goes_on: Callable[[], bool]
+    ) -> State:
         """Commit the question, show it with what the tool says of the call, and wait for the answer.
 
         `approval.resolved` tells the state as `decision`; of an approval also the `scope`: `once`, `session`, `always`.
+        When the call is given up while its turn `goes_on`, the question is closed, and may be asked anew; else it stays.
         """
-        approval = await until_stored(lambda: self._open(turn, call, summary))
+        try:
+            approval = await until_stored(lambda: self._open(turn, call, summary))
+            return await self._answer(approval, feed, summary)
+        except asyncio.CancelledError:
+            if goes_on():  # it may be stored or not: the same is opened once
+                approval = await until_stored(lambda: self._open(turn, call, summary))
+                state = await until_stored(lambda: self._expire(approval.approval_id, given_up=True))
+                self._summaries.pop(approval.approval_id, None)
+                feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
+            raise
+
+    async def _answer(self, approval: Approval, feed: TurnFeed, summary: str) -> State:
         if approval.state != "asked":
             return approval.state
         self._summaries[approval.approval_id] = summary  # for one that is asked again after a restart
@@ -119,9 +133,8 @@ class ApprovalDesk:
         again, scope = {"again": True} if approval.again else {}, ""
         feed.emit("approval.requested", {**approval.to_dict(), **again})
         try:
-            left = min(
-                approval.expires_at - self._clock(), self._settings.timeout
-            )  # the clock may be set back
+            # The clock may be set back.
+            left = min(approval.expires_at - self._clock(), self._settings.timeout)
             async with asyncio.timeout(max(0.0, left)):
                 state, scope = await asyncio.shield(waiter)
         except TimeoutError:
@@ -225,13 +238,14 @@ class ApprovalDesk:
 
         return await self._db.write(operation)
 
-    async def _expire(self, approval_id: str) -> State:
-        """Commit that nobody answered in time; returns the answer that won."""
+    async def _expire(self, approval_id: str, *, given_up: bool = False) -> State:
+        """Commit that nobody answered in time, or not before the call was given up; returns the answer that won."""
 
         def operation(connection: sqlite3.Connection) -> State:
             connection.execute(
-                "UPDATE approvals SET state = 'expired' WHERE approval_id = ? AND state = 'asked'",
-                (approval_id,),
+                "UPDATE approvals SET state = 'expired', digest = iif(?, '', digest) "
+                "WHERE approval_id = ? AND state = 'asked'",
+                (given_up, approval_id),
             )
             query = "SELECT state FROM approvals WHERE approval_id = ?"
             winner: State = connection.execute(query, (approval_id,)).fetchone()[0]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from miniclaw.agent.budget import Budget, Stop
-from miniclaw.agent.calls import ToolGate
+from miniclaw.agent.gate import TurnGate
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.replies import limit_sentence
 from miniclaw.agent.runtime import AgentRuntime, Finished, ToolFinished
@@ -18,7 +18,7 @@ from miniclaw.errors import ModelError, ToolError
 from miniclaw.memory.context import Layer
 from miniclaw.memory.short_term import ShortTermMemory
 from miniclaw.session.history import HistoryView, message_tokens
-from miniclaw.tools.base import Risk, Tool, ToolBox, ToolResult
+from miniclaw.tools.base import Tool, ToolBox, ToolResult
 from miniclaw.tools.context import ToolContext
 
 __all__ = ["DelegateTool", "PARENT", "Parent"]
@@ -42,7 +42,7 @@ class Parent:
 
     runtime: AgentRuntime
     toolbox: ToolBox
-    gate: ToolGate
+    gate: TurnGate
     budget: Budget
     trace: TurnTrace
     window: ShortTermMemory
@@ -87,22 +87,24 @@ class DelegateTool(Tool):
         toolbox = _Subset(parent.toolbox, arguments.get("tools"))
         budget = parent.budget.share(SHARE, iterations=MOST_MODEL_CALLS, tool_calls=MOST_TOOL_CALLS)
         end, known = Finished(LLMResponse(), Stop("seconds")), ""
+        events = parent.runtime.run(
+            _TaskTranscript(task, parent),
+            toolbox,
+            parent.gate,
+            context=tool_context,
+            model=parent.model,
+            budget=budget,
+            trace=parent.trace.part("delegate", [Layer(name="persona", text=PERSONA)]),
+        )
         try:
             async with asyncio.timeout(budget.config.turn_timeout) as timer:
-                async for event in parent.runtime.run(
-                    _TaskTranscript(task, parent),
-                    toolbox,
-                    _PausingGate(parent.gate, timer),
-                    context=tool_context,
-                    model=parent.model,
-                    budget=budget,
-                    trace=parent.trace.part("delegate", [Layer(name="persona", text=PERSONA)]),
-                ):
-                    match event:
-                        case ToolFinished():
-                            known = event.result.content
-                        case Finished():
-                            end = event
+                with parent.gate.pause.holding(timer):
+                    async for event in events:
+                        match event:
+                            case ToolFinished():
+                                known = event.result.content
+                            case Finished():
+                                end = event
         except TimeoutError:
             if not timer.expired():
                 raise
@@ -145,25 +147,6 @@ class _TaskTranscript:
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         self._view.extend([message])
-
-
-class _PausingGate:
-    """The parent's gate; the sub-task's clock stands still while it decides."""
-
-    def __init__(self, gate: ToolGate, timer: asyncio.Timeout) -> None:
-        self._gate = gate
-        self._timer = timer
-
-    async def admit(self, call: ToolCall, risk: Risk) -> str | None:
-        if risk == "read":
-            return await self._gate.admit(call, risk)  # reads run side by side, with one clock
-        now = asyncio.get_running_loop().time
-        left = (self._timer.when() or now()) - now()
-        self._timer.reschedule(None)
-        try:
-            return await self._gate.admit(call, risk)
-        finally:
-            self._timer.reschedule(now() + left)
 
 
 class _Subset:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from miniclaw.agent.approval import ApprovalDesk
 from miniclaw.agent.patience import until_stored
+from miniclaw.agent.progress import Pause
 from miniclaw.agent.providers import ToolCall
 from miniclaw.gateway.events import TurnFeed
 from miniclaw.gateway.protocol import new_id, plain_text
@@ -40,7 +41,7 @@ EXPIRED: Final = "nobody answered the question in time, so the call was denied"
 
 
 class TurnGate:
-    """The `ToolGate` of one turn: policy, question, and the mark that a write has begun.
+    """The `ToolGate` of one turn, made in the task of its attempt: policy, question, and the mark of a begun write.
 
     Args:
         pause: called with `True` while a person is asked, so that waiting is not the turn's time.
@@ -54,7 +55,7 @@ class TurnGate:
         turns: Turns,
         *,
         find: Callable[[str], Tool | None],
-        pause: Callable[[bool], None],
+        pause: Pause,
         fence: int | None,
         context: ToolContext,
     ) -> None:
@@ -63,10 +64,12 @@ class TurnGate:
         self._desk = desk
         self._turns = turns
         self._find = find
-        self._pause = pause
+        self.pause = pause
         self._fence = fence
         self._context = context
         self._asking = asyncio.Lock()
+        attempt = asyncio.current_task()
+        self._goes_on = lambda: attempt is not None and not attempt.cancelling()
 
     async def admit(self, call: ToolCall, risk: Risk) -> str | None:
         """A call passes by rule or by a person's yes; a write is marked as begun, and passes once."""
@@ -113,11 +116,12 @@ class TurnGate:
 
     async def _ask(self, call: ToolCall, describe: Callable[[], Awaitable[str]]) -> str:
         async with self._asking:  # a person answers one question after another
-            self._pause(True)
+            self.pause(True)
             try:
-                return await self._desk.ask(self._turn, call, self._feed, await describe())
+                summary = await describe()
+                return await self._desk.ask(self._turn, call, self._feed, summary, goes_on=self._goes_on)
             finally:
-                self._pause(False)
+                self.pause(False)
 
     async def _describe(self, tool: Tool, call: ToolCall) -> str:
         if not isinstance(tool, DescribesCall):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +101,16 @@ class Pause:
         self._timer = timer
         self._show = show
         self._left: float | None = None
+        self._inner: Pause | None = None
+
+    @contextmanager
+    def holding(self, timer: asyncio.Timeout) -> Iterator[None]:
+        """Stop the clock of a sub-task, too, whenever the turn's is stopped; there is one at a time."""
+        self._inner = Pause(timer, lambda phase: None)
+        try:
+            yield
+        finally:
+            self._inner = None
 
     def left(self) -> float:
         """Seconds that the turn may still take."""
@@ -116,6 +127,8 @@ class Pause:
         elif not paused and self._left is not None:
             self._timer.reschedule(loop.time() + self._left)
             self._left = None
+        if self._inner is not None:
+            self._inner(paused)
         self._show("waiting_approval" if paused else "running")
 
 

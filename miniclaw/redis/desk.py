@@ -93,8 +93,8 @@ class RedisDesk(ApprovalDesk):
         stands = _approval(pairs(await self._link.call("ask", json.dumps(question))))
         return replace(stands, again=stands.approval_id != question["approval_id"])
 
-    async def _expire(self, approval_id: str) -> State:
-        return cast("State", await self._link.call("expire", approval_id) or "expired")
+    async def _expire(self, approval_id: str, *, given_up: bool = False) -> State:
+        return cast("State", await self._link.call("expire", approval_id, int(given_up)) or "expired")
 
 
 class RedisOnce(OnceOnly):

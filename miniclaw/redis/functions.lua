@@ -556,8 +556,8 @@ register('ask', function(p, a)
   local known = redis.call('HGETALL', by_turn)
   for i = 1, #known, 2 do
     local digest, call = known[i]:match('^(%x+)' .. US .. '(.*)$')
-    if digest == q.digest then
-      local old = redis.call('HGETALL', p .. 'a:' .. known[i + 1])
+    local old = digest == q.digest and redis.call('HGETALL', p .. 'a:' .. known[i + 1])
+    if old and fields(old).digest ~= '' then
       local state = fields(old).state
       if call == q.call_id or state == 'denied' or state == 'unattended' or state == 'expired' then return old end
     end
@@ -595,10 +595,11 @@ register('decide', function(p, a)
   return false
 end)
 
--- id: 'expired' unless somebody was first
+-- id, whether it may be asked anew: 'expired' unless somebody was first
 register('expire', function(p, a)
   if redis.call('HGET', p .. 'a:' .. a[1], 'state') == 'asked' then
     redis.call('HSET', p .. 'a:' .. a[1], 'state', 'expired')
+    if a[2] == '1' then redis.call('HSET', p .. 'a:' .. a[1], 'digest', '') end -- see `ask`
     redis.call('SREM', p .. 'asked', a[1])
   end
   return redis.call('HGET', p .. 'a:' .. a[1], 'state')
