@@ -147,12 +147,12 @@ async def test_a_tool_that_a_sub_task_cannot_have_is_refused_with_those_that_it_
 async def test_a_sub_task_has_a_share_of_the_turns_calls_and_says_what_it_knows_at_its_end(
     tmp_path: Path,
 ) -> None:
-    calls = [zap(str(n), call_id=f"c{n}") for n in range(9)]
-    script: list[Script] = [delegates(), *calls[:3], answer("I know a little")]
+    calls = [zap("0"), zap("1", call_id="c1"), zap("2", call_id="c2", name="nothing")]
+    script: list[Script] = [delegates(), *calls, answer("I know a little")]
     async with delegating(tmp_path, script, Zap("read"), agent__max_iterations=8) as (claw, provider):
         assert await say(claw) == "I know a little"
     told = result_in(provider.requests[4])
-    assert "the limit of model calls was reached" in told and "zapped 2" in told
+    assert told.endswith("the limit of model calls was reached. The last result so far: zapped 1")
 
 
 async def test_a_sub_task_that_takes_too_long_ends_before_its_turn_does(tmp_path: Path) -> None:

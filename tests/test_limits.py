@@ -233,6 +233,31 @@ async def test_a_limit_is_checked_before_each_call_and_ends_the_turn_with_its_re
         assert data["usage"]["cost"] == pytest.approx(0.0011 * requests)
 
 
+async def test_the_closing_words_quote_what_ran_and_not_the_refusal_of_a_call(tmp_path: Path) -> None:
+    def script(messages: list[Message], number: int) -> Reply:
+        return {"calls": [("zap", {"at": "roof"})]}
+
+    async with served(tmp_path, script) as (claw, _):
+        claw.registry.register(Zap("read"))
+        data = (await end_of(claw))["data"]
+        assert data["stopped_by"] == "tool_calls"
+        assert data["text"].endswith("The last result so far: zapped roof")
+
+
+async def test_so_they_do_after_a_restart(tmp_path: Path) -> None:
+    def script(messages: list[Message], number: int) -> Reply:
+        name = "zap" if number == 1 else "nothing"
+        return {"calls": [(name, {"at": "roof"})]} if number < 3 else {"forever": {"content": ""}}
+
+    async with served(tmp_path, script, limits__drain_seconds=0) as (claw, model):
+        claw.registry.register(Zap("read"))
+        receipt = await send(claw)
+        await eventually(lambda: len(model.requests) == 3)
+    async with served(tmp_path, script, agent__max_iterations=2) as (claw, _):
+        data = (await outcome(claw, receipt.turn_id))["data"]
+        assert data["text"].endswith("The last result so far: zapped roof")
+
+
 async def test_a_user_whose_day_is_used_up_is_told_so_and_another_is_served(tmp_path: Path) -> None:
     async with served(tmp_path, always_zap, limits__user_tokens_per_day=900) as (claw, model):
         claw.registry.register(Zap("read"))

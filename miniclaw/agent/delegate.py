@@ -101,7 +101,7 @@ class DelegateTool(Tool):
                 with parent.gate.pause.holding(timer):
                     async for event in events:
                         match event:
-                            case ToolFinished():
+                            case ToolFinished() if event.result.ok:
                                 known = event.result.content
                             case Finished():
                                 end = event

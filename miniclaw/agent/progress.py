@@ -56,6 +56,7 @@ class Progress:
     tools: list[dict[str, Any]]
     memories: list[MemorySearchResult] = field(default_factory=list)
     last_result: str = ""
+    """Of a call that ran and did not fail."""
     warning: str = ""
     """What the user should know of the skills that are active."""
 
@@ -89,7 +90,8 @@ class Progress:
                 progress.tools.append(row)
                 if (tool := core.registry.find(call.name)) is not None and tool.is_outside:
                     context.outside.append(call.name)
-                progress.last_result = message["content"]
+                if row["ok"]:
+                    progress.last_result = message["content"]
                 budget.seen[fingerprint(call)] += 1
         return progress
 
@@ -148,7 +150,8 @@ def show_tool(feed: TurnFeed, event: ToolStarted | ToolFinished, progress: Progr
         feed.emit("tool.started", {"call_id": call.id, "name": call.name, "arguments": arguments})
         return
     result = event.result
-    progress.last_result = result.content
+    if result.ok:
+        progress.last_result = result.content
     progress.tools.append({"call_id": call.id, "name": call.name, "ok": result.ok, "ms": event.ms})
     logger.info("tool %s: %s in %d ms", call.name, "ok" if result.ok else "failed", event.ms)
     feed.emit(
