@@ -212,7 +212,9 @@ class MiniClaw:
         self.ingress = Ingress(core.turns, self.mailbox, self.bus)
         self.commands.connect(self.ingress, self.runner)
         self.observer = Observer(self.bus, core.outbox, lambda: self.mailbox.load)
-        self.router = MessageRouter(read_command, refused=self.observer.refused)
+        self.router = MessageRouter(
+            read_command, refused=self.observer.refused, is_gone=self.identities.is_gone
+        )
         self.router.register(MessageType.TEXT, self.ingress.accept)
         self.router.register(MessageType.COMMAND, self.commands.handle)
         delivery = self.settings.delivery
@@ -316,7 +318,10 @@ class MiniClaw:
 
     async def _recover(self) -> None:
         """Queue what a former process accepted and did not finish, before anything new comes in."""
-        await self.sessions.finish_deletes()
+        try:
+            await self.sessions.remove_left()
+        except StorageError as error:
+            logger.error("deleting what a former process left is put off: %s", error)
         aliases = [alias for channel in self.channels.values() for alias in channel.aliases]
         for turn in (left := await self.turns.open_turns((*self.channels, *aliases, LIBRARY))):
             self.mailbox.restore(turn)
@@ -331,6 +336,7 @@ class MiniClaw:
                 await self.dispatcher.look()
                 await self.outbox.forget_sent(before=self._clock() - KEEP_SENT_SECONDS)
                 await self.sessions.cleanup_expired(self.mailbox.has_turns)
+                await self.sessions.finish_deletes()
                 if self.uploads is not None:
                     await self.uploads.forget_unsent()
             except StorageError as error:

@@ -72,8 +72,8 @@ class Backend(Protocol):
         """Write something; raises `StorageUnavailable` with the reason."""
         ...
 
-    async def scrub(self) -> None:
-        """Let what was deleted be gone from the files too."""
+    async def scrub(self) -> bool:
+        """Let what was deleted be gone from the files too; `False`: it must be tried again."""
         ...
 
     def mailbox(self, run: Run) -> TurnQueue:

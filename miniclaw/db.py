@@ -340,17 +340,20 @@ class Database:
         started.add_done_callback(self._checkpoint_done)
         return started
 
-    async def scrub(self) -> None:
-        """Let what was deleted be gone from the write-ahead log too, as far as no reader holds it."""
+    async def scrub(self) -> bool:
+        """Let what was deleted be gone from the write-ahead log too; `False`: not yet, since a disk or reader is in the way."""
         for _ in range(SCRUB_TRIES):
             while self._checkpoint is not None:
                 await asyncio.wait([self._checkpoint])
             self._is_held = True  # it keeps other writers out until the disk has all, which may be long
             await asyncio.wait([started := self._start_checkpoint("TRUNCATE")])
+            if isinstance(started.exception(), sqlite3.Error | OSError):
+                return False  # what was deleted is, all the same
             if not started.result():
-                return
+                return True
             await asyncio.sleep(SCRUB_SECONDS)
         logger.warning("what was deleted stays in the write-ahead log until it is copied: somebody reads it")
+        return False
 
     def _run_checkpoint(self, kind: str) -> bool:
         """Whether somebody was in the way; a wait here would hold the lock that the loop's writes need."""

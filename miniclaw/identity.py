@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from miniclaw.config import Clock
 from miniclaw.db import Database
-from miniclaw.errors import ConfigError
+from miniclaw.errors import ConfigError, StorageError
 from miniclaw.gateway.protocol import new_id
 
 __all__ = ["OWNER", "USER_ID", "Identities", "hash_of", "is_user_id"]
@@ -45,6 +45,7 @@ class Identities:
         self._db = database
         self._clock = clock
         self._tokens: dict[str, str] = {}
+        self._gone: set[str] = set()
 
     async def start(self, owner_token: str) -> None:
         """Make `owner` with this token and read all others.
@@ -88,6 +89,10 @@ class Identities:
         """Whether there is such a user."""
         return bool(self._db.read("SELECT 1 FROM users WHERE user_id = ?", (user_id,)))
 
+    def is_gone(self, user_id: str) -> bool:
+        """Whether the user was removed while this process runs, and not added again."""
+        return user_id in self._gone
+
     async def ensure(self, user_id: str) -> None:
         """Make a user without a token if it is not there, such as the one of a webhook.
 
@@ -98,6 +103,7 @@ class Identities:
             raise ConfigError(f"`{user_id}` is no user id: a-z first, then a-z, 0-9, `_`, `-`, 32 at most.")
         statement = "INSERT INTO users VALUES (?, 'user', NULL, ?) ON CONFLICT DO NOTHING"
         await self._db.write(lambda c: c.execute(statement, (user_id, self._clock())).rowcount)
+        self._gone.discard(user_id)
 
     async def add(self, user_id: str, *, again: bool = False) -> str:
         """Make a user and return the token, which is not kept in the clear; `again` one that was removed.
@@ -198,7 +204,12 @@ class Identities:
             for table in ("logins", "identities", "timers", "users"):
                 connection.execute(f"DELETE FROM {table} WHERE user_id = ?", (user_id,))
 
-        await self._db.write(operation)
+        self._gone.add(user_id)  # first: whatever is accepted after this is refused
+        try:
+            await self._db.write(operation)
+        except StorageError:
+            self._gone.discard(user_id)
+            raise
         self._tokens = {h: user for h, user in self._tokens.items() if user != user_id}
 
     async def wipe(self, user_id: str) -> None:

@@ -15,7 +15,7 @@ from miniclaw.agent.trace import TraceStore
 from miniclaw.backends import Backend
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
-from miniclaw.errors import ConfigError
+from miniclaw.errors import ConfigError, StorageUnavailable
 from miniclaw.gateway.events import LiveTurns
 from miniclaw.mcp.client.questions import Questions
 from miniclaw.mcp.client.servers import Servers
@@ -125,11 +125,14 @@ class _Outside:
         self._traces = traces
 
     async def forget(self, session_id: str, scope: str) -> None:
-        await self._traces.remove(await self._backend.turns.ids_of(session_id))
-        await asyncio.to_thread(self._remove_files, scope, session_id)
+        try:
+            await self._traces.remove(await self._backend.turns.ids_of(session_id))
+            await asyncio.to_thread(self._remove_files, scope, session_id)
+        except OSError as error:
+            raise StorageUnavailable(f"What session {session_id} left cannot be removed: {error}.") from error
 
-    async def scrub(self) -> None:
-        await self._backend.scrub()
+    async def scrub(self) -> bool:
+        return await self._backend.scrub()
 
     def _remove_files(self, scope: str, session_id: str) -> None:
         workspace = workspace_of(self._data_dir, scope, self._users)

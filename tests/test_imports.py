@@ -67,7 +67,7 @@ LARGER: dict[str, tuple[int, str]] = {
         395,
         "the one writer: group commit, reads, checkpoints and what tells that the file is damaged",
     ),
-    "app.py": (395, "start and stop of all parts, in order, on one page"),
+    "app.py": (400, "start and stop of all parts, in order, on one page"),
     "app.py:_start": (45, "the order in which the parts start"),
     "wiring.py:build_core": (65, "one flat table of parts"),
     "settings.py": (350, "every setting and its default on one page"),

@@ -348,7 +348,7 @@ async def test_a_copy_that_a_kill_left_unfinished_is_hidden_and_gone_after_the_n
         manager = SessionManager(SQLiteStorage(database), clock=time.time)
         assert len(await manager.storage.list()) == 2
         (shown,) = await manager.list("ann")
-        await manager.finish_deletes()
+        await manager.remove_left()
         assert [one.session_id for one in await manager.storage.list()] == [shown.session_id]
         assert database.read("SELECT count(*), count(DISTINCT session_id) FROM entries") == [(500, 1)]
 
@@ -456,8 +456,8 @@ async def test_a_session_that_is_used_while_others_expire_stays(
             assert back is not None
             await sessions.update(back, title="I am back")
 
-        async def scrub(self) -> None:
-            pass
+        async def scrub(self) -> bool:
+            return True
 
     sessions = SessionManager(storage, clock=clock, ttl={"web": 60.0}, outside=Outside())
     for _ in range(2):

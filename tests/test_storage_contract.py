@@ -888,8 +888,8 @@ async def test_a_delete_that_a_crash_interrupted_is_finished_by_the_next_process
         async def forget(self, session_id: str, scope: str) -> None:
             forgotten.append((session_id, scope))
 
-        async def scrub(self) -> None:
-            pass
+        async def scrub(self) -> bool:
+            return True
 
     async with open_database(tmp_path) as database:
         manager = SessionManager(SQLiteStorage(database), clock=time.time, outside=Outside())

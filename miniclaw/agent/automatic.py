@@ -32,19 +32,20 @@ class AutomaticMemory:
         self._c = core
         self._proposals = MemoryProposals(core)
         self._turns = asyncio.Semaphore(AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], str] = {}
+        """Whose turn each looks at."""
 
     def look_at(self, turn: Turn, session: Session, progress: Progress, answer: str) -> None:
         """Begin to look at a turn that has ended, unless nothing is kept unasked."""
         if not self._proposals.are_wanted(turn.scope) or len(self._tasks) >= MOST_WAITING:
             return
         task = asyncio.get_running_loop().create_task(self._look_at(turn, session, progress, answer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = turn.user_id
+        task.add_done_callback(self._tasks.pop)
 
-    async def close(self) -> None:
-        """Drop what is not done."""
-        tasks = list(self._tasks)
+    async def close(self, user_id: str | None = None) -> None:
+        """Drop what is not done, of one user or of all."""
+        tasks = [task for task, user in self._tasks.items() if user_id in (None, user)]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -61,6 +62,7 @@ class AutomaticMemory:
                 try:
                     await self._proposals.ask_for(turn.scope, turn.text[:SAID_CHARS], exchange, ask)
                 finally:
-                    await self._c.usage.store(turn.user_id, own.budget.by_model.values())
+                    if not self._c.identities.is_gone(turn.user_id):
+                        await self._c.usage.store(turn.user_id, own.budget.by_model.values())
         except MiniClawError as error:
             logger.warning("turn %s: nothing is proposed to be remembered: %s", turn.turn_id, error)

@@ -54,6 +54,7 @@ class MemoryProposals:
 
     def __init__(self, core: Core) -> None:
         self._memory = core.memory
+        self._identities = core.identities
         self._mode = core.settings.memory.automatic
 
     def are_wanted(self, scope: str) -> bool:
@@ -79,6 +80,8 @@ class MemoryProposals:
 
     async def _keep(self, scope: str, proposal: _Proposal, known: Sequence[MemoryRecord]) -> None:
         memory = self._memory
+        if self._identities.is_gone(scope):  # while the model thought
+            return
         old = next((record for record in known if record.memory_id == proposal.replaces), None)
         # What the user said themselves, or keeps as sensitive, no model takes the place of.
         is_free = old is None or (old.source == "agent" and old.category != "sensitive")

@@ -102,9 +102,9 @@ class TurnRunner:
             self._progress.pop(turn.turn_id, None)
             self._cancelled.discard(turn.turn_id)
 
-    async def close(self) -> None:
-        """End what goes on behind turns that have ended."""
-        await self._automatic.close()
+    async def close(self, user_id: str | None = None) -> None:
+        """End what goes on behind turns that have ended, of one user or of all."""
+        await self._automatic.close(user_id)
 
     def interrupt(self, turn_id: str) -> None:
         """The turn's cancel flag is committed: end its attempt, now or as soon as it begins."""

@@ -85,12 +85,6 @@ class OpenAIChannel(CLIChannel):
             Route(method="GET", path="/v1/models", handler=self._models),
         ]
 
-    async def start(self) -> None:
-        """Remove the throw-away sessions of a former process: nobody waits for their answers."""
-        for session in await self._sessions.list():
-            if session.metadata.get(PASSING):
-                await self._sessions.delete(session.session_id)
-
     async def _models(self, request: web.Request) -> web.Response:
         model = {"id": MODEL, "object": "model", "created": 0, "owned_by": MODEL}
         return json_response({"object": "list", "data": [model]})
@@ -100,11 +94,11 @@ class OpenAIChannel(CLIChannel):
         user_id = user_of(request)
         *earlier, said = _up_to_last_user(body.messages)
         named = request.headers.get(SESSION_HEADER) or None
-        thrown = None
+        thrown, msg_id = None, new_id("msg")
         if named is None and body.user is None:
-            thrown = await self._seeded(user_id, earlier)
+            thrown = await self._seeded(user_id, earlier, msg_id)
         try:
-            receipt = await self.submit(_inbound(said, user_id, named or thrown, body.user))
+            receipt = await self.submit(_inbound(said, user_id, named or thrown, body.user, msg_id))
             if not receipt.stored:
                 raise ProtocolError(receipt.code or "internal", receipt.message)
             answer = Answer(receipt, self._clock(), is_thrown=thrown is not None)
@@ -119,10 +113,9 @@ class OpenAIChannel(CLIChannel):
                 with contextlib.suppress(StorageError):  # else the next start removes it
                     await self._sessions.delete(thrown, unless="open")
 
-    async def _seeded(self, user_id: str, earlier: list[_Message]) -> str:
-        """A session for one answer, which begins with what was said before."""
-        session = await self._sessions.get_or_create(user_id, self.name)
-        await self._sessions.update(session, **{PASSING: True})
+    async def _seeded(self, user_id: str, earlier: list[_Message], msg_id: str) -> str:
+        """A session for the answer to one message, which begins with what was said before."""
+        session = await self._sessions.get_or_create(user_id, self.name, **{PASSING: msg_id})
         moment = self._clock()
         entries = [
             Entry(SEED, step, {"role": _role(message), "content": message.text}, moment)
@@ -148,6 +141,7 @@ class OpenAIChannel(CLIChannel):
             finally:
                 alive.cancel()
             await _send(response, b"data: [DONE]\n\n")
+            await response.write_eof()  # the client need not wait for what is cleaned up
 
         await self._watched(request, reader, answer.turn_id, write())
         return response
@@ -203,9 +197,11 @@ def _up_to_last_user(messages: list[_Message]) -> list[_Message]:
     return messages[: places[-1] + 1]
 
 
-def _inbound(said: _Message, user_id: str, session_id: str | None, thread: str | None) -> Inbound:
+def _inbound(
+    said: _Message, user_id: str, session_id: str | None, thread: str | None, msg_id: str
+) -> Inbound:
     return Inbound(
-        msg_id=new_id("msg"),
+        msg_id=msg_id,
         msg_type=MessageType.TEXT,
         source=f"openai:{user_id}",
         payload=TextPayload(text=said.text),

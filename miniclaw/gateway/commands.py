@@ -41,6 +41,7 @@ from miniclaw.gateway.memory_actions import MemoryActions
 from miniclaw.gateway.pages import message_page
 from miniclaw.gateway.protocol import CommandPayload, Inbound, Receipt, has_unreadable, now
 from miniclaw.gateway.session_actions import SessionActions
+from miniclaw.gateway.wiping import Wiping
 from miniclaw.memory.models import is_memory_id
 from miniclaw.session.models import Session, Turn
 from miniclaw.session.ports import TurnQueue
@@ -68,6 +69,7 @@ class Commands:
     def connect(self, ingress: Ingress, runner: TurnRunner) -> None:
         """Give the two parts that are made after this one."""
         self._ingress, self._runner = ingress, runner
+        self._wiping = Wiping(core=self._c, mailbox=self._mailbox, cancel=self.cancel, drop=runner.close)
 
     async def handle(self, inbound: Inbound) -> Receipt:
         """Carry out a command or queue it.
@@ -275,10 +277,10 @@ class Commands:
                 case "pair":
                     await identities.pair(user_id, args.person)
                 case "remove":
-                    await (self.sessions.wipe(user_id) if args.wipe else identities.remove(user_id))
+                    await (self._wiping.wipe(user_id) if args.wipe else self._wiping.remove(user_id))
         except ConfigError as error:
             raise ProtocolError("bad_arguments", str(error)) from error
-        if args.action in ("token", "remove"):
+        if args.action == "token":
             self._c.live.bus.publish(f"user.{user_id}", SHUT_OUT)
         return told or {"users": await identities.list()}
 

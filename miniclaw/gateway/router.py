@@ -31,8 +31,10 @@ class MessageRouter:
         read_command: ReadsCommands | None = None,
         *,
         refused: Callable[[Receipt], None] = lambda receipt: None,
+        is_gone: Callable[[str], bool] = lambda user_id: False,
     ) -> None:
         self._refused = refused
+        self._is_gone = is_gone
         self._handlers: dict[MessageType, Handler] = {}
         self._read_command = read_command
 
@@ -55,6 +57,8 @@ class MessageRouter:
 
     async def _route(self, inbound: Inbound) -> Receipt:
         try:
+            if self._is_gone(inbound.user_id or ""):
+                raise ProtocolError("forbidden", "This user was removed.")
             if inbound.typed:
                 inbound = self._as_command(inbound)
             handler = self._handlers.get(inbound.msg_type)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Final
 
 from miniclaw.agent.core import Core
-from miniclaw.errors import ConfigError, ProtocolError, SkillError
+from miniclaw.errors import ProtocolError, SkillError
 from miniclaw.gateway.events import event_frame
 from miniclaw.gateway.pages import session_row
 from miniclaw.gateway.protocol import format_time
-from miniclaw.identity import is_user_id
 from miniclaw.session.models import Session, title_of
 from miniclaw.session.ports import TurnQueue
 
@@ -93,31 +89,12 @@ class SessionActions:
         Raises:
             ProtocolError: `session_busy`.
         """
-        await self.whole(scope, session_id)
-        deleted = await self._c.sessions.delete(session_id, unless="open")
-        if not deleted and await self._c.sessions.get(session_id) is not None:
-            raise ProtocolError("session_busy", "A turn of this session is running; cancel it first.")
+        if not await self._c.sessions.finish_deletes(session_id, scope):
+            await self.whole(scope, session_id)
+            deleted = await self._c.sessions.delete(session_id, unless="open")
+            if not deleted and await self._c.sessions.get(session_id) is not None:
+                raise ProtocolError("session_busy", "A turn of this session is running; cancel it first.")
         return self._tell(scope, {"session_id": session_id, "deleted": True})
-
-    async def wipe(self, user_id: str) -> None:
-        """Shut a user out and delete all that is kept of them; also of one that was removed before.
-
-        What they said in a group stays the group's, and so do files in a workspace that the settings name.
-
-        Raises:
-            ConfigError: it is no user's id or the owner's, or a directory cannot be removed.
-            ProtocolError: `session_busy`: a turn of theirs runs, which then ends; the rest waits for a repeat.
-        """
-        if self._c.identities.exists(user_id) or not is_user_id(user_id):
-            await self._c.identities.remove(user_id)
-        for session in await self._c.sessions.storage.list(user_id):
-            if not await self._c.sessions.delete(session.session_id, unless="open"):
-                text = f"A turn of `{user_id}` still runs; repeat the command when it has ended."
-                raise ProtocolError("session_busy", text)
-        await self._c.memory.clear(user_id)
-        await asyncio.to_thread(_remove_directory, self._c.data_dir / "users" / user_id)
-        await self._c.identities.wipe(user_id)
-        await self._c.sessions.scrub()
 
     def _tell(self, scope: str, row: dict[str, Any]) -> dict[str, Any]:
         """Show all connections of the user what became of a session."""
@@ -142,12 +119,3 @@ class SessionActions:
             loaded = await self.whole(session.user_id, session.session_id)
             await self._c.sessions.update(loaded, skills=sorted(chosen))
         return {"skills": self._c.skills.rows(chosen)}
-
-
-def _remove_directory(path: Path) -> None:
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise ConfigError(f"`{path.name}` cannot be removed whole: {error.strerror or error}.") from error

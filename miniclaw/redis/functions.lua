@@ -257,7 +257,8 @@ local function find(p, a)
   end
   scope = scope or user
   if a.session_id then
-    if redis.call('HGET', p .. 's:' .. sid, 'user_id') ~= scope then
+    local row = redis.call('HMGET', p .. 's:' .. sid, 'user_id', 'm:passing')
+    if row[1] ~= scope or (row[2] and row[2] ~= cjson.encode(a.msg_id)) then
       return nil, nil, nil, nil, {'error', 'session_not_found'}
     end
     return user, scope, sid, new

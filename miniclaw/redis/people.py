@@ -33,6 +33,7 @@ class RedisIdentities(Identities):
         self._clock = clock
         self._tokens: dict[str, str] = {}
         self._users: dict[str, dict[str, Any]] = {}
+        self._gone: set[str] = set()
         self.changed: Callable[[str], None] = lambda kind: None
         """Tells the other nodes."""
 
@@ -51,6 +52,7 @@ class RedisIdentities(Identities):
     async def read(self) -> None:
         """Take over what other nodes wrote."""
         rows = pairs(await self._link.run("HGETALL", self._key("users")))
+        self._gone = (self._gone | self._users.keys()) - rows.keys()
         self._users = {name: json.loads(row) for name, row in rows.items()}
         self._tokens = {row["token_hash"]: name for name, row in self._users.items() if row.get("token_hash")}
 

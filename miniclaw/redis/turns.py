@@ -152,7 +152,7 @@ class RedisTurns:
         names = ("channel", "account", "sender", "user_id", "scope", "conversation", "thread", "session_id")
         given = {name: getattr(inbound, name) for name in (*names, "direct", "strangers", "only_known")}
         minted = {"new_user": new_id("u"), "new_group": new_id("grp"), "now": repr(self._clock())}
-        minted["note"] = note_key(inbound) if inbound.typed else ""
+        minted |= {"note": note_key(inbound) if inbound.typed else "", "msg_id": inbound.msg_id}
         return {**{name: value for name, value in given.items() if value is not None}, **minted}
 
     async def begin(self, turn: Turn, *, fence: int | None) -> Turn | None:

@@ -6,14 +6,13 @@ import asyncio
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
 from miniclaw.config import Clock
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import new_id
-from miniclaw.session.models import Entry, Session
+from miniclaw.session.models import PASSING, Entry, Session
 from miniclaw.session.ports import FenceOf
 from miniclaw.session.storage import FinishesDeletes, Holds, IsShared, SessionStorage
 
@@ -38,8 +37,8 @@ class KeptOutside(Protocol):
         """Remove what there is of a session of that user or group; its turns are still known."""
         ...
 
-    async def scrub(self) -> None:
-        """Let deleted sessions be gone from the files of the storage too."""
+    async def scrub(self) -> bool:
+        """Let deleted sessions be gone from the files of the storage too; `False`: it must be tried again."""
         ...
 
 
@@ -76,6 +75,8 @@ class SessionManager:
         # a second object of one session, whose log would go its own way.
         self._alive: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._owes_scrub = True
+        """Whether deleted text may still stand in files; a former process may have left some."""
 
     async def get(self, session_id: str) -> Session | None:
         """The session with its whole log, or `None`."""
@@ -99,17 +100,23 @@ class SessionManager:
         return session
 
     async def get_or_create(
-        self, user_id: str, channel: str, *, conversation: str | None = None, thread: str | None = None
+        self,
+        user_id: str,
+        channel: str,
+        *,
+        conversation: str | None = None,
+        thread: str | None = None,
+        **metadata: Any,
     ) -> Session:
-        """The user's session of a conversation, or a new one; without a conversation always a new one."""
+        """The user's session of a conversation, or a new one with `metadata`; without one always a new one."""
         key = "\x1f".join((channel, "", conversation, thread or "", user_id)) if conversation else None
         if key is None:
-            return await self._create(user_id, channel, key, thread)
+            return await self._create(user_id, channel, key, thread, **metadata)
         async with self._one_at_a_time(key):
             for known in await self.storage.list(user_id):
                 if known.key == key:
                     return await self.get(known.session_id) or known
-            return await self._create(user_id, channel, key, thread)
+            return await self._create(user_id, channel, key, thread, **metadata)
 
     async def _create(
         self, user_id: str, channel: str, key: str | None = None, thread: str | None = None, **metadata: Any
@@ -129,10 +136,12 @@ class SessionManager:
         return await self.get(session.session_id) or session
 
     async def owned(self, session_id: str, user_id: str) -> Session | None:
-        """The session if it belongs to the user; another's is the same as none."""
+        """The session if it belongs to the user; another's is the same as none, and so is one for one answer."""
         session = None if isinstance(self.storage, IsShared) else self._alive.get(session_id)
         session = session or await self.storage.load(session_id, last=0)
-        return session if session is not None and session.user_id == user_id else None
+        if session is None or session.user_id != user_id or PASSING in session.metadata:
+            return None
+        return session
 
     async def append(self, session: Session, entries: Sequence[Entry]) -> None:
         """Store entries, then show them in the loaded log."""
@@ -184,43 +193,58 @@ class SessionManager:
     async def delete(
         self, session_id: str, *, unless: Holds | None = None, unused_since: float | None = None
     ) -> bool:
-        """Remove a session with everything in it, unless it is held or used as `SessionStorage.delete` says."""
-        outside = self._outside
-        forget = None if outside is None else partial(outside.forget, session_id)
+        """Remove a session with everything in it, unless it is held or used as `SessionStorage.delete` says.
+
+        Raises:
+            StorageError: where it is gone by then, `finish_deletes` goes on.
+        """
+
+        async def forget(scope: str) -> None:
+            self._forget(session_id)  # here: nobody can reach it any more, whatever fails from now on
+            if self._outside is not None:
+                await self._outside.forget(session_id, scope)
+
         async with self._one_at_a_time(session_id):
             deleted = await self.storage.delete(
                 session_id, unless=unless, unused_since=unused_since, forget=forget
             )
-            if deleted:
-                self._forget(session_id)
         if deleted:
             await self.scrub()
         return deleted
 
     async def scrub(self) -> None:
-        """Let what was deleted be gone from the files of the storage too."""
+        """Let what was deleted be gone from the files of the storage too; what cannot be now is owed."""
         if self._outside is not None:
-            await self._outside.scrub()
+            self._owes_scrub = not await self._outside.scrub()
 
-    async def finish_deletes(self) -> None:
-        """Go on with deletes that a crash interrupted, and delete the copies that one left unfinished."""
+    async def remove_left(self) -> None:
+        """Delete what a former process left: copies that it did not finish, and sessions for one answer."""
         is_shared = isinstance(self.storage, IsShared)
         for session in await self.storage.list():
             is_old = session.created_at < self._clock() - COPYING_SECONDS
-            if COPYING in session.metadata and (is_old or not is_shared):
-                await self.delete(session.session_id)
-        if isinstance(self.storage, FinishesDeletes):
-            unfinished = await self.storage.unfinished_deletes()
-            for session_id, scope in unfinished.items():
+            if _is_hidden(session) and (is_old or not is_shared):
+                await self.delete(session.session_id, unless="open" if is_shared else None)
+        await self.finish_deletes()
+
+    async def finish_deletes(self, session_id: str | None = None, scope: str = "") -> bool:
+        """Go on with deletes that broke off, of all or of one session of a scope; whether there were any."""
+        if not isinstance(self.storage, FinishesDeletes):
+            return False
+        left = await self.storage.unfinished_deletes()
+        if session_id is not None:
+            left = {session_id: scope} if left.get(session_id) == scope else {}
+        for one, owner in left.items():
+            async with self._one_at_a_time(one):
                 if self._outside is not None:
-                    await self._outside.forget(session_id, scope)
-                await self.storage.finish_delete(session_id)
-            if unfinished:
-                await self.scrub()
+                    await self._outside.forget(one, owner)
+                await self.storage.finish_delete(one)
+        if left or self._owes_scrub:
+            await self.scrub()
+        return bool(left)
 
     async def list(self, user_id: str | None = None) -> list[Session]:
-        """Sessions without their logs, the latest first; not those that are being copied."""
-        return [one for one in await self.storage.list(user_id) if COPYING not in one.metadata]
+        """Sessions without their logs, the latest first; not those being copied, nor those for one answer."""
+        return [one for one in await self.storage.list(user_id) if not _is_hidden(one)]
 
     async def cleanup_expired(self, is_busy: Callable[[str], bool | Awaitable[bool]]) -> int:
         """Delete sessions idle beyond their channel's TTL, never one that `is_busy`; returns how many."""
@@ -242,3 +266,7 @@ class SessionManager:
     def _one_at_a_time(self, key: str) -> asyncio.Lock:
         """A lock that lives as long as somebody holds or awaits it."""
         return self._locks.setdefault(key, asyncio.Lock())
+
+
+def _is_hidden(session: Session) -> bool:
+    return COPYING in session.metadata or PASSING in session.metadata

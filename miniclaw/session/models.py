@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation
 
 from miniclaw.session.history import HistoryView
 
-__all__ = ["PASSING", "Entry", "Session", "Turn", "TurnState", "Usage", "title_of"]
+__all__ = ["PASSING", "Entry", "Session", "Turn", "TurnState", "Usage", "is_let_in", "title_of"]
 
 TITLE_LENGTH: Final = 60
 SAID_LENGTH: Final = 20_000
 """Characters of a waiting message that lists and events show; the rest comes when its turn begins."""
 PASSING: Final = "passing"
-"""In the metadata of a session that is gone after its first answer; no list of chats is told of it."""
+"""In the metadata of a session for one answer: the id of its message, the only one that it takes; no list has it."""
 RECENT: Final = 200
 """Entries at the end of a log among which a running turn has one if it has any."""
 
@@ -133,6 +133,12 @@ class Session(BaseModel):
             if (entry.turn_id == turn_id and entry.step == 0) or (age > RECENT and not steps):
                 break
         return steps[::-1]
+
+
+def is_let_in(metadata: str, msg_id: str) -> bool:
+    """Whether a session with this metadata, as JSON, takes a message; one for one answer takes its own alone."""
+    mark = f'"{PASSING}":'
+    return mark not in metadata or f'{mark}"{msg_id}"' in metadata
 
 
 def title_of(text: str) -> str:

@@ -12,7 +12,7 @@ from miniclaw.db import Database
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.protocol import Inbound, encode_json, new_id
 from miniclaw.identity import Identities
-from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage
+from miniclaw.session.models import Entry, Session, Turn, TurnState, Usage, is_let_in
 from miniclaw.session.once import dedupe_key
 from miniclaw.session.outbox import DELIVERY_BY_KEY, Delivery, insert_deliveries
 from miniclaw.session.ports import Accepted
@@ -290,9 +290,9 @@ class TurnStore:
         user_id = inbound.user_id or self._user_of(connection, inbound)
         scope = scope or user_id
         if inbound.session_id is not None:
-            query = "SELECT user_id FROM sessions WHERE session_id = ?"
-            row = connection.execute(query, (inbound.session_id,)).fetchone()
-            if row is None or row[0] != scope:
+            query = "SELECT metadata FROM sessions WHERE session_id = ? AND user_id = ?"
+            row = connection.execute(query, (inbound.session_id, scope)).fetchone()
+            if row is None or not is_let_in(row[0], inbound.msg_id):
                 raise ProtocolError("session_not_found", "There is no such session.", reply_to=inbound.msg_id)
         return user_id, scope, session_id or self._known(connection, inbound, scope)
 
