@@ -34,6 +34,7 @@ from tests.support.agent import (
 )
 from tests.support.claw import TOKEN, running_claw
 from tests.support.core import START, FakeClock
+from tests.support.inside import database_of
 from tests.support.model import last_user
 
 DONE = LLMResponse(text="done")
@@ -305,6 +306,9 @@ async def test_idle_sessions_and_old_keys_are_cleaned_up_also_after_storage_fail
     loaded = load_settings(env={}, data_dir=str(tmp_path), arguments={**given, "gateway.token": TOKEN})
     async with MiniClaw(loaded, provider=ScriptedProvider([echo] * 3), web=False, clock=clock) as claw:
         await say(claw, "one", msg_id="m1")
+        ((turn_id,),) = database_of(claw).read("SELECT turn_id FROM turns")
+        in_the_way = tmp_path / "traces" / "2020-01-01" / f"{turn_id}.jsonl"
+        in_the_way.mkdir(parents=True)  # a file that cannot be removed
         await say(claw, "two", msg_id="m2", channel="web")
         assert (await send(claw, "one", msg_id="m1")).status == "duplicate"
         lock = sqlite3.connect(tmp_path / "miniclaw.db", isolation_level=None)
@@ -322,6 +326,9 @@ async def test_idle_sessions_and_old_keys_are_cleaned_up_also_after_storage_fail
             while left != ["web"]:
                 await look()
                 await asyncio.sleep(0.005)
+        await eventually(lambda: "cannot be removed" in caplog.text)
+        in_the_way.rmdir()
+        await eventually(lambda: database_of(claw).read("SELECT COUNT(*) FROM entries") == [(2,)])
         assert (await send(claw, "again", msg_id="m2", channel="web")).status == "accepted"
         assert not claw.broken.is_set()
 

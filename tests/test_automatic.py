@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from miniclaw.app import MiniClaw
 from miniclaw.errors import ModelError
 from miniclaw.session.models import Usage
 from tests.support.agent import eventually, outcome, say
-from tests.support.claw import running_claw
+from tests.support.claw import port_of, running_claw
 from tests.support.client import raw_client
 from tests.test_limits import command
 
@@ -67,6 +68,32 @@ async def test_a_fact_in_the_users_own_words_is_saved_and_known_in_a_new_session
     assert HOME["content"] in model.seen[-1][0]["content"]
     assert record.memory_id in model.asked[1][1]["content"], "it was not shown what is known"
     assert (row["calls"], row["input_tokens"]) == (4, 34)
+
+
+async def test_a_user_who_is_wiped_while_the_model_thinks_what_to_remember_is_not_remembered(
+    tmp_path: Path,
+) -> None:
+    asked = asyncio.Event()
+
+    async def answer(messages: list[Message]) -> LLMResponse:
+        if messages[0]["content"] == INSTRUCTIONS:
+            asked.set()
+            await eventually(lambda: claw.identities.is_gone("bob"))
+        text = json.dumps([HOME]) if asked.is_set() else "yes"
+        return LLMResponse(text=text, usage=Usage(model="scripted", input_tokens=10, calls=1))
+
+    provider = ScriptedProvider([answer] * 2)
+    async with running_claw(tmp_path, provider, arguments=mode("on")) as claw:
+        async with raw_client(port_of(claw)) as owner:
+            token = (await owner.command("users", {"action": "add", "user_id": "bob"}))["token"]
+            async with raw_client(port_of(claw), token) as bob:
+                await bob.say("I live in Hangzhou, by the lake.")
+                await asked.wait()
+                await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+        await looked_at(claw)
+        assert await claw.memory.list("bob") == []
+        assert await claw.commands._c.usage.rows("bob") == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and b"Hangzhou" in path.read_bytes()] == []
 
 
 @pytest.mark.parametrize("name", ["off", "ask"])

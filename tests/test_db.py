@@ -230,6 +230,22 @@ async def test_a_scrub_waits_for_a_reader_and_holds_up_no_write(tmp_path: Path) 
         assert b"XYZZY" not in Path(f"{tmp_path / 'miniclaw.db'}-wal").read_bytes()
 
 
+async def test_a_scrub_that_the_disk_does_not_let_through_says_so_and_a_later_one_does_it(
+    tmp_path: Path,
+) -> None:
+    place, away = tmp_path / "data", tmp_path / "away"
+    place.mkdir()
+    async with open_database(place) as database:
+        await database.write(put("secret", "XYZZY"))
+        await database.write(lambda c: c.execute("DELETE FROM meta WHERE key = 'secret'").rowcount)
+        place.rename(away)  # what is open stays so, and nothing can be opened
+        assert await database.scrub() is False
+        away.rename(place)
+        await database.write(put("more"))
+        assert await database.scrub() is True
+        assert b"XYZZY" not in (place / "miniclaw.db-wal").read_bytes()
+
+
 async def test_no_write_meets_the_lock_of_a_scrub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("miniclaw.db.BUSY_TIMEOUT_MS", 0)  # a disk that is slow to sync holds it for any time
     async with open_database(tmp_path) as database:

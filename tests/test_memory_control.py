@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import aiohttp
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from miniclaw.agent.command_text import command_text
-from miniclaw.agent.providers import LLMResponse, ToolCall
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.cli import main
@@ -24,6 +25,7 @@ from miniclaw.mcp.library import Library
 from miniclaw.memory import LongTermMemory
 from miniclaw.session.models import Session, Usage
 from miniclaw.tools import ToolContext
+from tests.support.agent import send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
 
@@ -215,6 +217,12 @@ async def test_what_is_forgotten_stands_in_no_trace_and_no_end_of_a_turn(tmp_pat
     assert texts_below(tmp_path, secret) == []
 
 
+async def endless(messages: list[Message]) -> LLMResponse:
+    """What a model says that is asked again."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
 async def wiped(claw: MiniClaw, word: str, *, left: Callable[[], Awaitable[int]]) -> None:
     """Let a user leave a word in all places, `left` of which count it, and wipe them."""
     assert claw.gateway is not None and claw.web is not None
@@ -232,8 +240,14 @@ async def wiped(claw: MiniClaw, word: str, *, left: Callable[[], Awaitable[int]]
             async with aiohttp.ClientSession(headers=headers) as http:
                 async with http.post(f"{base}/api/uploads", data=form) as answer:
                     assert answer.status in (200, 201), await answer.text()
-        assert await left() >= 3
-        told = await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+            assert await left() >= 3
+            for text in ("one that runs", "one that waits"):
+                said = {"text": f"{text}: {word}", "session_id": receipt["session_id"]}
+                await bob.receipt(await bob.send("text", said))
+            told = await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+            with pytest.raises(ConnectionClosed):
+                await bob.command("new")
+        assert (await send(claw, user_id="bob")).code == "forbidden", "what was on its way comes too late"
         assert [user["user_id"] for user in told["users"]] == ["owner"]
         assert (await owner.command("users", users))["token"], "nothing of a former bob is left"
         await owner.command("users", {"action": "remove", "user_id": "bob"})
@@ -248,8 +262,8 @@ async def test_a_user_is_wiped_with_everything_that_is_kept_of_them(tmp_path: Pa
     async def left() -> int:
         return len(texts_below(tmp_path, word))
 
-    script = [LLMResponse(text=f"noted {word}", usage=Usage(model="m", calls=1))]
-    async with running_claw(tmp_path, ScriptedProvider(script), web=True) as claw:
+    noted = LLMResponse(text=f"noted {word}", usage=Usage(model="m", calls=1))
+    async with running_claw(tmp_path, ScriptedProvider([noted, endless]), web=True) as claw:
         await wiped(claw, word, left=left)
     assert texts_below(tmp_path, word) == [] and not (tmp_path / "users/bob").exists()
 

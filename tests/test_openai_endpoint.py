@@ -15,6 +15,7 @@ import pytest
 from miniclaw.agent.providers import LLMProvider, LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
+from miniclaw.channel.openai_shapes import SESSION_HEADER
 from miniclaw.errors import ModelError
 from tests.support.agent import DictatedProvider, Zap, eventually, zap
 from tests.support.claw import TOKEN, port_of, running_claw
@@ -229,7 +230,7 @@ async def test_what_cannot_be_answered_is_refused_and_nothing_is_kept(
     async with endpoint(tmp_path, ScriptedProvider([])) as (claw, client):
         with pytest.raises(openai.BadRequestError, match=words):
             await client.chat.completions.create(model="m", **body)
-        assert await claw.sessions.list() == []
+        assert await claw.sessions.storage.list() == []
 
 
 async def test_a_turn_that_fails_is_an_error_which_is_not_tried_again(tmp_path: Path) -> None:
@@ -257,8 +258,50 @@ async def test_throw_away_sessions_of_a_process_that_was_killed_are_removed_by_t
     tmp_path: Path,
 ) -> None:
     async with endpoint(tmp_path, ScriptedProvider([])) as (claw, _):
-        session = await claw.sessions.get_or_create("owner", "openai")
-        await claw.sessions.update(session, passing=True)
+        await claw.sessions.get_or_create("owner", "openai", passing="msg_1")
         kept = await claw.sessions.get_or_create("owner", "openai", conversation="c", thread="desk")
     async with endpoint(tmp_path, ScriptedProvider([])) as (claw, _):
-        assert [session.session_id for session in await claw.sessions.list()] == [kept.session_id]
+        assert [one.session_id for one in await claw.sessions.storage.list()] == [kept.session_id]
+
+
+async def entered_by_nobody(claw: MiniClaw, model: DictatedProvider) -> None:
+    """Ask for one answer, and let others try to get into its session meanwhile."""
+    assert claw.web is not None
+    base = f"http://127.0.0.1:{claw.web.port}/v1"
+    async with (
+        openai.AsyncOpenAI(api_key=TOKEN, base_url=base, max_retries=0) as client,
+        raw_client(port_of(claw)) as other,
+    ):
+        talk: Any = client.chat.completions
+        asked = asyncio.create_task(talk.create(model="m", messages=ASK))
+        await eventually(lambda: model.requests)
+        (session,) = await claw.sessions.storage.list()
+        named = {"session_id": session.session_id}
+        assert (await other.command("sessions"))["sessions"] == []
+        for name in ("resume", "history", "fork", "delete", "clear"):
+            assert (await other.command(name, named))["code"] == "session_not_found", name
+        said = await other.receipt(await other.send("text", {"text": "me too", **named}))
+        assert said["code"] == "session_not_found"
+        with pytest.raises(openai.NotFoundError):
+            header = {SESSION_HEADER: session.session_id}
+            await talk.create(model="m", messages=ASK, extra_headers=header)
+        model.end("yes")
+        assert (await asked).choices[0].message.content == "yes"
+    assert await claw.sessions.storage.list() == []
+
+
+async def test_nobody_else_enters_the_session_of_one_answer(tmp_path: Path) -> None:
+    model = DictatedProvider()
+    async with running_claw(tmp_path, model, web=True) as claw:
+        await entered_by_nobody(claw, model)
+
+
+async def test_a_stream_ends_before_what_it_leaves_is_cleaned_up(tmp_path: Path) -> None:
+    model = DictatedProvider()
+    async with endpoint(tmp_path, model) as (claw, client):
+        asked = asyncio.create_task(streamed(client))
+        await eventually(lambda: model.requests)
+        (session,) = await claw.sessions.storage.list()
+        async with claw.sessions._one_at_a_time(session.session_id):  # as a disk that does not answer
+            model.end("yes")
+            assert (await asked)[0] == "yes"

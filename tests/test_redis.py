@@ -25,7 +25,8 @@ from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import RawClient, raw_client
 from tests.support.redis import fresh_prefix, needs_redis, shared_server
 from tests.test_approval import AsksTwice
-from tests.test_memory_control import texts_below, wiped
+from tests.test_memory_control import endless, texts_below, wiped
+from tests.test_openai_endpoint import entered_by_nobody
 from tests.test_uploads import Person
 
 pytestmark = needs_redis
@@ -96,10 +97,16 @@ async def kept_with(prefix: str, word: str) -> int:
 
 async def test_a_user_is_wiped_with_everything_that_is_kept_of_them(tmp_path: Path) -> None:
     word, prefix = "Zarniwoop-4242", fresh_prefix()
-    script = [LLMResponse(text=f"noted {word}")]
-    async with node(tmp_path, prefix, ScriptedProvider(script), web=True) as claw:
+    model = ScriptedProvider([LLMResponse(text=f"noted {word}"), endless])
+    async with node(tmp_path, prefix, model, web=True) as claw:
         await wiped(claw, word, left=partial(kept_with, prefix, word))
     assert (await kept_with(prefix, word), texts_below(tmp_path, word)) == (0, [])
+
+
+async def test_nobody_else_enters_the_session_of_one_answer(tmp_path: Path) -> None:
+    model = DictatedProvider()
+    async with node(tmp_path, fresh_prefix(), model, web=True) as claw:
+        await entered_by_nobody(claw, model)
 
 
 async def test_a_message_is_answered_by_way_of_redis_and_the_session_is_there(tmp_path: Path) -> None:

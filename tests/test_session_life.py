@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
@@ -17,7 +18,7 @@ from miniclaw.gateway import session_actions
 from miniclaw.session.models import Usage
 from miniclaw.skills.models import Skill
 from tests.support.agent import outcome, send
-from tests.support.claw import TOKEN, running_claw
+from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import raw_client
 from tests.support.core import told
 from tests.support.inside import database_of
@@ -269,6 +270,29 @@ async def test_nothing_of_a_deleted_session_is_left_in_any_file(tmp_path: Path) 
         await claw.sessions.delete(receipt.session_id)
         assert holding() == []
     assert holding() == []
+
+
+async def test_a_delete_that_breaks_off_is_gone_on_with_by_its_repeat_and_by_the_repeat_of_a_wipe(
+    tmp_path: Path,
+) -> None:
+    wipe = {"action": "remove", "user_id": "bob", "wipe": True}
+    async with running_claw(tmp_path, ScriptedProvider([echo, echo])) as claw:
+        async with raw_client(port_of(claw)) as owner:
+            token = (await owner.command("users", {"action": "add", "user_id": "bob"}))["token"]
+            async with raw_client(port_of(claw), token) as bob:
+                for client, command, args in ((owner, "delete", {}), (bob, "users", wipe)):
+                    end = await client.say("XYZZY")
+                    args = args or {"session_id": end["session_id"]}
+                    in_the_way = tmp_path / "traces" / "2020-01-01" / f"{end['turn_id']}.jsonl"
+                    in_the_way.mkdir(parents=True)  # a file that cannot be removed
+                    assert (await owner.command(command, args))["code"] == "storage_unavailable"
+                    assert (await client.command("sessions"))["sessions"] == [] if client is owner else True
+                    in_the_way.rmdir()
+                    assert "code" not in await owner.command(command, args)
+                    assert database_of(claw).read("SELECT * FROM entries") == []
+                    assert database_of(claw).read("SELECT * FROM turns") == []
+                with pytest.raises(ConnectionClosed):
+                    await bob.command("new")
 
 
 async def test_what_came_since_one_looked_is_unread_until_seen_and_a_title_is_no_use(tmp_path: Path) -> None:

@@ -461,7 +461,7 @@ end)
 register('emit', function(p, a)
   local sid, id = a[1], ''
   if a[2] ~= '' and tonumber(redis.call('HGET', p .. 's:' .. sid, 'fence') or '0') > tonumber(a[2]) then return 0 end
-  if a[4] ~= 'aside' then
+  if a[4] ~= 'aside' and redis.call('HEXISTS', p .. 's:' .. sid, 'user_id') == 1 then -- not of a deleted one
     local key = p .. 'ev:' .. sid
     if a[4] == 'new' then redis.call('XTRIM', key, 'MAXLEN', 0) end -- ids go on rising
     id = redis.call('XADD', key, 'MAXLEN', '~', a[5], '*', 'b', a[3])
