@@ -73,12 +73,12 @@ async def test_a_fact_in_the_users_own_words_is_saved_and_known_in_a_new_session
 async def test_a_user_who_is_wiped_while_the_model_thinks_what_to_remember_is_not_remembered(
     tmp_path: Path,
 ) -> None:
-    asked = asyncio.Event()
+    asked, wiped = asyncio.Event(), asyncio.Event()
 
     async def answer(messages: list[Message]) -> LLMResponse:
         if messages[0]["content"] == INSTRUCTIONS:
             asked.set()
-            await eventually(lambda: claw.identities.is_gone("bob"))
+            await wiped.wait()
         text = json.dumps([HOME]) if asked.is_set() else "yes"
         return LLMResponse(text=text, usage=Usage(model="scripted", input_tokens=10, calls=1))
 
@@ -90,6 +90,7 @@ async def test_a_user_who_is_wiped_while_the_model_thinks_what_to_remember_is_no
                 await bob.say("I live in Hangzhou, by the lake.")
                 await asked.wait()
                 await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+        wiped.set()
         await looked_at(claw)
         assert await claw.memory.list("bob") == []
         assert await claw.commands._c.usage.rows("bob") == []

@@ -17,7 +17,7 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.channel.openai_shapes import SESSION_HEADER
 from miniclaw.errors import ModelError
-from tests.support.agent import DictatedProvider, Zap, eventually, zap
+from tests.support.agent import GUARD, DictatedProvider, Zap, eventually, zap
 from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import raw_client
 from tests.support.inside import database_of
@@ -298,10 +298,13 @@ async def test_nobody_else_enters_the_session_of_one_answer(tmp_path: Path) -> N
 
 async def test_a_stream_ends_before_what_it_leaves_is_cleaned_up(tmp_path: Path) -> None:
     model = DictatedProvider()
-    async with endpoint(tmp_path, model) as (claw, client):
-        asked = asyncio.create_task(streamed(client))
-        await eventually(lambda: model.requests)
-        (session,) = await claw.sessions.storage.list()
-        async with claw.sessions._one_at_a_time(session.session_id):  # as a disk that does not answer
-            model.end("yes")
-            assert (await asked)[0] == "yes"
+    async with running_claw(tmp_path, model, web=True) as claw, aiohttp.ClientSession() as http:
+        assert claw.web is not None
+        url, body = f"http://127.0.0.1:{claw.web.port}/v1/chat/completions", {"messages": ASK, "stream": True}
+        asked = http.post(url, json=body, headers={"Authorization": f"Bearer {TOKEN}"})
+        model.say("yes")
+        async with asked as answer, asyncio.timeout(GUARD):
+            (session,) = await claw.sessions.storage.list()
+            async with claw.sessions._one_at_a_time(session.session_id):  # as a disk that does not answer
+                model.end()
+                assert (await answer.text()).endswith("data: [DONE]\n\n")
