@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -13,18 +14,20 @@ import aiohttp
 import pytest
 import redis.asyncio
 
+from miniclaw.agent.proposals import INSTRUCTIONS
 from miniclaw.agent.providers import LLMProvider, LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.errors import StaleFence
 from miniclaw.redis.backend import RedisBackend
 from miniclaw.redis.queue import RedisMailbox
-from miniclaw.session.models import Entry
+from miniclaw.session.models import Entry, Usage
 from tests.support.agent import DictatedProvider, Zap, eventually, question, result_in, send, zap
 from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import RawClient, raw_client
 from tests.support.redis import fresh_prefix, needs_redis, shared_server
 from tests.test_approval import AsksTwice
+from tests.test_automatic import HOME, looked_at, mode
 from tests.test_memory_control import endless, texts_below, wiped
 from tests.test_openai_endpoint import entered_by_nobody
 from tests.test_uploads import Person
@@ -101,6 +104,37 @@ async def test_a_user_is_wiped_with_everything_that_is_kept_of_them(tmp_path: Pa
     async with node(tmp_path, prefix, model, web=True) as claw:
         await wiped(claw, word, left=partial(kept_with, prefix, word))
     assert (await kept_with(prefix, word), texts_below(tmp_path, word)) == (0, [])
+
+
+async def test_what_another_node_thinks_of_remembering_of_a_user_who_is_wiped_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    asked, wiped_by = asyncio.Event(), asyncio.Event()
+
+    async def answer(messages: list[Message]) -> LLMResponse:
+        if messages[0]["content"] == INSTRUCTIONS:
+            asked.set()
+            await wiped_by.wait()
+        return LLMResponse(text=json.dumps([HOME]), usage=Usage(model="m", calls=1))
+
+    prefix, more = fresh_prefix(), mode("on")
+    async with (
+        node(tmp_path / "a", prefix, **more) as a,
+        node(tmp_path / "b", prefix, ScriptedProvider([answer] * 2), **more) as b,
+        raw_client(port_of(a)) as owner,
+    ):
+        take_no_work(a)
+        token = (await owner.command("users", {"action": "add", "user_id": "bob"}))["token"]
+        await eventually(lambda: b.identities.exists("bob"))
+        async with raw_client(port_of(b), token) as bob:
+            await bob.say("I live in Hangzhou, by the lake.")
+            await asked.wait()
+            await owner.command("users", {"action": "remove", "user_id": "bob", "wipe": True})
+        await eventually(lambda: b.identities.is_gone("bob"))
+        wiped_by.set()
+        await looked_at(b)
+        assert await b.memory.list("bob") == []
+        assert await b.commands._c.usage.rows("bob") == []
 
 
 async def test_nobody_else_enters_the_session_of_one_answer(tmp_path: Path) -> None:
