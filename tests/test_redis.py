@@ -125,7 +125,7 @@ async def test_what_another_node_thinks_of_remembering_of_a_user_who_is_wiped_is
     ):
         take_no_work(a)
         token = (await owner.command("users", {"action": "add", "user_id": "bob"}))["token"]
-        await eventually(lambda: b.identities.exists("bob"))
+        await eventually(lambda: b.identities.user_of_token(token))
         async with raw_client(port_of(b), token) as bob:
             await bob.say("I live in Hangzhou, by the lake.")
             await asked.wait()
