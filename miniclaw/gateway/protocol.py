@@ -36,6 +36,7 @@ __all__ = [
     "Receipt",
     "ReplyTarget",
     "TextPayload",
+    "command_result",
     "error_message",
     "encode_json",
     "event_message",
@@ -350,6 +351,12 @@ def event_message(
     """An event that belongs to no numbered attempt, such as `message.accepted` or `session.updated`."""
     payload = EventPayload(name=name, data=data, session_id=session_id, turn_id=turn_id)
     return _outbound(MessageType.EVENT, payload, target)
+
+
+def command_result(reply_to: str, name: str, result: dict[str, Any], *, target: str) -> GatewayMessage:
+    """The answer to a command that was carried out."""
+    data = {"reply_to": reply_to, "name": name, "ok": True, "result": result}
+    return event_message("command.result", data, target=target)
 
 
 def error_message(code: str, message: str, *, target: str, reply_to: str | None = None) -> GatewayMessage:
