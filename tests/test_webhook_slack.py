@@ -686,6 +686,30 @@ async def test_a_file_is_in_the_workspace_before_the_model_reads_of_it(tmp_path:
         assert path.read_bytes() == b"PNG..." and "workspace" in path.parts
 
 
+async def test_files_of_one_name_are_kept_apart_and_those_beyond_the_limit_are_told_of(
+    tmp_path: Path,
+) -> None:
+    slack = SlackStandin(bot_user_id=BOT)
+    slack.files.update({"a.png": b"first", "b.png": b"second"})
+    seen: list[str] = []
+
+    async def look(messages: list[Message]) -> LLMResponse:
+        seen.append(last_user(messages))
+        return LLMResponse(text="seen")
+
+    async with workspace(tmp_path, [look], slack=slack) as one:
+        url = f"{one.slack.url}/files"
+        files = [
+            {"id": f"F{number}", "name": "image.png", "mimetype": "image/png", "url_private_download": link}
+            for number, link in enumerate([f"{url}/a.png", f"{url}/b.png", *[f"{url}/none.png"] * 11])
+        ]
+        await one.say("compare", channel="D1", subtype="file_share", files=files)
+        await one.answers()
+    found = {path.name: path.read_bytes() for path in tmp_path.rglob("*image.png")}
+    assert sorted(found.values()) == [b"first", b"second"]
+    assert all(name in seen[0] for name in found) and "3 more files were not fetched" in seen[0]
+
+
 async def test_a_second_workspace_has_its_own_path_and_secret(tmp_path: Path) -> None:
     async with workspace(tmp_path, [echo], account="acme") as one:
         await one.say(f"<@{BOT}> hi")

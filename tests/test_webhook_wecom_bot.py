@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.padding import PKCS7
 from hypothesis import given
 from hypothesis import strategies as st
 
-from miniclaw.agent.providers import LLMResponse, ToolCall
+from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.channel.platforms.wecom import ENVELOPE_BYTES
 from miniclaw.channel.platforms.wecom_bot import CLOSE_SECONDS, CUT, LATER, LOST, NOTHING, WeComBotPlatform
@@ -200,6 +200,30 @@ async def test_an_answer_that_takes_longer_than_wecom_asks_is_sent_afterwards_on
         assert await one.finish(begun) == LATER  # and not shown a second time
 
 
+async def test_a_question_stays_in_sight_at_the_close_and_none_is_asked_after_it(tmp_path: Path) -> None:
+    clock, go, told = Clock(), asyncio.Event(), list[str]()
+
+    async def later(messages: list[Message]) -> LLMResponse:
+        await go.wait()
+        return call("memory_delete", memory_id="m2")
+
+    async def tell(messages: list[Message]) -> LLMResponse:
+        told.append(str(messages[-1]["content"]))
+        return LLMResponse(text="done")
+
+    async with chat(tmp_path, [call("memory_delete", memory_id="m1"), later, tell], clock=clock) as one:
+        begun = await one.say("forget")
+        asked = (await one.until(begun["id"], "/approve"))["content"]
+        clock.ahead = CLOSE_SECONDS + 1
+        assert await one.finish(begun) == f"{asked}\n\n{LATER}"
+        short = asked.split("/approve ")[1].split()[0]
+        await one.say(f"/approve {short}")
+        go.set()
+        await eventually(lambda: told)
+        assert "nobody is there to approve" in told[0]
+        assert len(database_of(one.claw).read("SELECT * FROM approvals")) == 1
+
+
 async def test_an_answer_without_a_url_is_shown_for_as_long_as_wecom_asks(tmp_path: Path) -> None:
     talk, clock = DictatedProvider(), Clock()
     async with chat(tmp_path, talk, clock=clock) as one:
@@ -291,11 +315,12 @@ async def test_a_question_is_shown_in_the_stream_and_answered_by_a_command(
 @pytest.mark.parametrize("text", ["", "line\n" * 3600])
 def test_a_question_fits_below_any_text_and_names_its_commands(text: str, about: str) -> None:
     question = {"approval_id": "apr_1", "short_id": "K7", "tool": "t" * 64, "arguments": {}, "summary": about}
-    asked = Standing(text=text, is_ended=False, question=question, target=None)
-    answer = WeComBotPlatform(SETTINGS, clock=time.time).show("s1", asked)
-    assert isinstance(answer.body, dict)
-    shown = read_stream(SETTINGS, answer.body)["content"]
-    assert len(shown.encode()) <= 20_480 and shown.endswith("/approve K7  ·  /deny K7")
+    for target, end in ((None, ""), (ReplyTarget(url="https://x", expires_at=1.0), f"\n\n{LATER}")):
+        asked = Standing(text=text, is_ended=False, question=question, target=target)
+        answer = WeComBotPlatform(SETTINGS, clock=time.time).show("s1", asked)
+        assert isinstance(answer.body, dict)
+        shown = read_stream(SETTINGS, answer.body)["content"]
+        assert len(shown.encode()) <= 20_480 and shown.endswith(f"/approve K7  ·  /deny K7{end}")
 
 
 # --- what comes in ----------------------------------------------------------------------------------------

@@ -106,6 +106,11 @@ class ApprovalDesk:
             return "ask"
         return "allow" if await self._has_rule(turn, tool.name) else "ask"
 
+    def is_attended(self, turn: Turn) -> bool:
+        """Whether somebody sees a question of this turn."""
+        until = turn.message.get("asks_until")
+        return bool(turn.message.get("asks", True)) and (until is None or self._clock() < until)
+
     async def ask(
         self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str, *, goes_on: Callable[[], bool]
     ) -> State:

@@ -95,7 +95,7 @@ class TurnGate:
         if rule != "ask":
             return None if rule == "allow" else f"the operator does not allow `{tool.name}`"
         unattended = (UNATTENDED_EXACT if tool.asks_always else UNATTENDED).format(tool=tool.name)
-        if not self._turn.message.get("asks", True):
+        if not self._desk.is_attended(self._turn):
             return unattended
         state = await self._ask(call, partial(self._describe, tool, call))
         if state == "approved":
@@ -106,7 +106,7 @@ class TurnGate:
 
     async def confirm(self, about: str, shown: dict[str, Any], summary: str) -> bool:
         """Whether the person says yes to what a tool asks in the middle of a call; no where nobody is there."""
-        if not self._turn.message.get("asks", True):
+        if not self._desk.is_attended(self._turn):
             return False
 
         async def said() -> str:

@@ -56,17 +56,20 @@ class TakenIn:
 async def take_in(turn: Turn, channel: Delivers | None, workspace: Workspace) -> TakenIn:
     """Fetch the files of a turn's message that are not in the workspace yet, and tell of all."""
     taken = TakenIn()
-    for raw in turn.message.get("files", ())[:MOST_FILES]:
+    files = turn.message.get("files", ())
+    for number, raw in enumerate(files[:MOST_FILES]):
         file = FileRef.model_validate(raw)
         shown = f"{file.kind} {file.name or file.id}"
         try:
             if not file.path:
-                file = await _fetch(turn, file, channel, workspace)
+                file = await _fetch(turn, number, file, channel, workspace)
         except (DeliveryError, ToolError, TimeoutError) as error:
             logger.warning("turn %s: %s could not be fetched: %s", turn.turn_id, shown, error or "time-out")
             taken.lines.append(f"[{shown}: could not be fetched ({error or 'it took too long'})]")
         else:
             await _tell(file, shown, workspace, taken)
+    if (left := len(files) - MOST_FILES) > 0:
+        taken.lines.append(f"[{left} more files were not fetched: {MOST_FILES} of a message are]")
     return taken
 
 
@@ -108,13 +111,13 @@ def load_images(entries: Sequence[Entry], workspace: Workspace) -> dict[str, str
     return found
 
 
-async def _fetch(turn: Turn, file: FileRef, channel: object, workspace: Workspace) -> FileRef:
+async def _fetch(turn: Turn, number: int, file: FileRef, channel: object, workspace: Workspace) -> FileRef:
     if not isinstance(channel, FetchesFiles):
         raise ToolError("this channel gives no files")
     target = ReplyTarget.model_validate(turn.message.get("reply_to") or {})
     async with asyncio.timeout(FETCH_SECONDS):
         data = await channel.fetch_file(target, file, max_bytes=workspace.file_bytes)
-    path = f"inbox/{turn.turn_id[-6:]}-{safe_name(file)}"
+    path = f"inbox/{turn.turn_id[-6:]}{f'-{number + 1}' if number else ''}-{safe_name(file)}"
     await asyncio.to_thread(workspace.write, path, data)
     is_image = (kind := kind_of(data)).startswith("image/")
     return file.model_copy(update={"path": path, "size": len(data), **({"mime": kind} if is_image else {})})

@@ -202,6 +202,8 @@ class Inbound(GatewayMessage):
     """What becomes of a message of somebody whom identity does not know."""
     asks: bool = True
     """Whether somebody is there to answer an approval."""
+    asks_until: float | None = None
+    """Until when they see one, in seconds since the epoch, where it is not for as long as the turn runs."""
     typed: bool = False
     """A person typed it: a first word `/name` of a listed command is that command."""
 

@@ -109,10 +109,11 @@ class WeComBotPlatform:
         elif finish:
             has_url = standing.target is not None and standing.target.url is not None
             text = (text if text.strip() else NOTHING) + (CUT if rest and not has_url else "")
-        elif standing.target is not None and self._is_late(standing.target):
-            text, finish = f"{text}\n\n{LATER}".lstrip(), True
-        elif (question := standing.question) is not None:
-            text = f"{text}\n\n{self.split(question_text(question))[0]}".lstrip()
+        else:
+            if (question := standing.question) is not None:
+                text = f"{text}\n\n{self.split(question_text(question))[0]}".lstrip()
+            if standing.target is not None and self._is_late(standing.target):
+                text, finish = f"{text}\n\n{LATER}".lstrip(), True
         return self._stream(stream_id, text, finish=finish)
 
     def split(self, text: str) -> list[str]:
@@ -200,6 +201,7 @@ class WeComBotPlatform:
             conversation=conversation,
             direct=not is_group,
             dedupe=(f"msg:{bot}:{message['msgid']}",),
+            asks_until=moment + CLOSE_SECONDS,
             reply_to=ReplyTarget(
                 conversation=conversation,
                 account=bot,
