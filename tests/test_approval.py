@@ -285,14 +285,20 @@ class AsksTwice(Zap):
         first = asyncio.ensure_future(ask())
         await self._let()
         first.cancel()
+        if at == "twice":  # as when a server takes its question back and at once answers the call
+            await asyncio.sleep(0)
+            first.cancel()
         await asyncio.wait([first])
         self.ran.append(at)
         return ToolResult(content=f"{first.cancelled()} {await ask()}")
 
 
-async def test_a_question_that_its_call_gives_up_is_closed_and_may_be_asked_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("at", ["once", "twice"])
+async def test_a_question_that_its_call_gives_up_is_closed_and_may_be_asked_anew(
+    tmp_path: Path, at: str
+) -> None:
     let = asyncio.Event()
-    async with with_zap(tmp_path, [zap("a"), DONE], tool=AsksTwice(let.wait)) as (claw, _, provider):
+    async with with_zap(tmp_path, [zap(at), DONE], tool=AsksTwice(let.wait)) as (claw, _, provider):
         told: list[Any] = []
         claw.bus.subscribe("session.*", lambda topic, event: told.append((event.name, event.data)))
         receipt = await send(claw)
@@ -304,6 +310,29 @@ async def test_a_question_that_its_call_gives_up_is_closed_and_may_be_asked_anew
         await claw.desk.decide("", "owner", "once", receipt.session_id)
         await outcome(claw, receipt.turn_id)
         assert second.tool == "zap" and result_in(provider.requests[1]) == "True True"
+
+
+class AsksOther(Zap):
+    """Asks two questions in the middle of its call that differ in their words alone."""
+
+    wants_context = True
+
+    async def execute(self, *, tool_context: ToolContext | None = None, **_: Any) -> ToolResult:
+        assert tool_context is not None and tool_context.confirm is not None
+        said = [await tool_context.confirm("zap", {}, text) for text in ("delete?", "copy?", "delete?")]
+        return ToolResult(content=str(said))
+
+
+async def test_a_no_to_one_question_is_none_to_another_of_the_same_tool(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE], tool=AsksOther("read")) as (claw, _, provider):
+        receipt = await send(claw)
+        first = await question(claw)
+        await claw.desk.decide(first.approval_id, "owner", "deny")
+        second = await question(claw, but=first.approval_id)
+        await claw.desk.decide(second.approval_id, "owner", "once")
+        await outcome(claw, receipt.turn_id)
+        assert (first.summary, second.summary) == ("delete?", "copy?")
+        assert result_in(provider.requests[1]) == "[False, True, False]", "the same was asked again"
 
 
 async def test_a_question_that_is_given_up_while_it_is_stored_does_not_stay(tmp_path: Path) -> None:

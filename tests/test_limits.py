@@ -244,6 +244,18 @@ async def test_the_closing_words_quote_what_ran_and_not_the_refusal_of_a_call(tm
         assert data["text"].endswith("The last result so far: zapped roof")
 
 
+async def test_they_quote_what_a_sub_task_knew_when_both_were_stopped(tmp_path: Path) -> None:
+    def script(messages: list[Message], number: int) -> Reply:
+        return {
+            "calls": [("delegate", {"task": "look"}) if number == 1 else ("zap", {"at": f"roof {number}"})]
+        }
+
+    async with served(tmp_path, script, agent__max_iterations=3, approval__allow=["delegate"]) as (claw, _):
+        claw.registry.register(Zap("read"))
+        text = (await end_of(claw))["data"]["text"]
+    assert text.endswith("The last result so far: zapped roof 3")
+
+
 async def test_so_they_do_after_a_restart(tmp_path: Path) -> None:
     def script(messages: list[Message], number: int) -> Reply:
         name = "zap" if number == 1 else "nothing"

@@ -24,7 +24,7 @@ from miniclaw.session.models import Turn
 from miniclaw.text import TURNING
 from miniclaw.tools.base import Risk, Tool
 
-__all__ = ["Approval", "ApprovalDesk", "Decision", "State"]
+__all__ = ["Approval", "ApprovalDesk", "Decision", "State", "digest_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +96,7 @@ class ApprovalDesk:
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[tuple[State, str]]] = {}
         self._summaries: dict[str, str] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def rule(self, turn: Turn, tool: Tool, arguments: Mapping[str, Any], risk: Risk) -> Verdict:
         """What the rules say of a call for this user and session; first the operator's, then the user's."""
@@ -123,12 +124,19 @@ class ApprovalDesk:
             approval = await until_stored(lambda: self._open(turn, call, summary))
             return await self._answer(approval, feed, summary)
         except asyncio.CancelledError:
-            if goes_on():  # it may be stored or not: the same is opened once
-                approval = await until_stored(lambda: self._open(turn, call, summary))
-                state = await until_stored(lambda: self._expire(approval.approval_id, given_up=True))
-                self._summaries.pop(approval.approval_id, None)
-                feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
+            if goes_on():
+                closing = asyncio.get_running_loop().create_task(self._give_up(turn, call, feed, summary))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+                await asyncio.shield(closing)  # a second cancel ends the wait alone
             raise
+
+    async def _give_up(self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str) -> None:
+        # It may be stored or not: the same is opened once.
+        approval = await until_stored(lambda: self._open(turn, call, summary))
+        state = await until_stored(lambda: self._expire(approval.approval_id, given_up=True))
+        self._summaries.pop(approval.approval_id, None)
+        feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
 
     async def _answer(self, approval: Approval, feed: TurnFeed, summary: str) -> State:
         if approval.state != "asked":
@@ -217,7 +225,7 @@ class ApprovalDesk:
         return user_id, self._is_admin(user_id)
 
     async def _open(self, turn: Turn, call: ToolCall, summary: str) -> Approval:
-        digest = hashlib.sha256("\x1f".join(fingerprint(call)).encode()).hexdigest()
+        digest = digest_of(call, summary)
         moment = self._clock()
         expires_at = moment + self._settings.timeout
 
@@ -263,6 +271,12 @@ class ApprovalDesk:
         waiter = self._waiting.get(approval_id)
         if waiter is not None and not waiter.done():
             waiter.set_result((state, scope))
+
+
+def digest_of(call: ToolCall, summary: str) -> str:
+    """By which a question is known again; what a tool asks in the middle of a call (`ask_…`) is its words too."""
+    parts = (*fingerprint(call), summary) if call.id.startswith("ask_") else fingerprint(call)
+    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()
 
 
 def _approval(row: Any, summary: str = "") -> Approval:

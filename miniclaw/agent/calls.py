@@ -125,7 +125,9 @@ class CallRunner:
         """What the `write` calls of this message came to: the same call twice in one message runs once."""
         for call, text in transcript.settled() if self._calls else ():  # before the process was started anew
             if (tool := toolbox.find(call.name)) is not None:
-                self._written[fingerprint(replace(call, name=tool.name))] = ToolResult(content=text)
+                self._written[fingerprint(replace(call, name=tool.name))] = ToolResult(
+                    not text.startswith("Error: "), text
+                )
         self.stop: Stop | None = None
         self.warnings: dict[str, None] = {}
         """What the user should know of the answers so far, each once."""

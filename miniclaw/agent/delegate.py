@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from miniclaw.agent.budget import Budget, Stop
@@ -111,7 +111,7 @@ class DelegateTool(Tool):
         except ModelError as error:
             raise ToolError(f"The sub-task failed: {error}") from error
         if end.stop is not None:
-            return ToolResult.failure(limit_sentence(end.stop, task, known))
+            return replace(ToolResult.failure(limit_sentence(end.stop, task, known)), data=known)
         return ToolResult(content=end.response.text)
 
 

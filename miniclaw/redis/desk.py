@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from miniclaw.agent.approval import Approval, ApprovalDesk, Decision, State
+from miniclaw.agent.approval import Approval, ApprovalDesk, Decision, State, digest_of
 from miniclaw.agent.providers import ToolCall
-from miniclaw.agent.transcript import fingerprint
 from miniclaw.config import ApprovalSettings, Clock
 from miniclaw.gateway.protocol import new_id
 from miniclaw.redis.link import RedisLink
@@ -44,6 +43,7 @@ class RedisDesk(ApprovalDesk):
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[tuple[State, str]]] = {}
         self._summaries: dict[str, str] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     async def look_again(self) -> None:
         """Wake the turns whose questions were answered while no message came through."""
@@ -85,7 +85,7 @@ class RedisDesk(ApprovalDesk):
             "tool": call.name,
             "arguments": json.dumps(call.arguments, ensure_ascii=False),
             "summary": summary,
-            "digest": digest_of(fingerprint(call)),
+            "digest": digest_of(call, summary),
             "state": "asked",
             "created_at": repr(moment),
             "expires_at": repr(moment + self._settings.timeout),
@@ -164,13 +164,6 @@ class RedisLedger(UsageLedger):
     async def store(self, user_id: str, used: Iterable[Usage]) -> None:
         rows = json.dumps(usage_rows(used))
         await self._link.call("use", user_id, day_of(self._clock()), rows, "stored", LIVE_MS)
-
-
-def digest_of(parts: tuple[str, str]) -> str:
-    """By which a call is known again when it is asked for once more."""
-    import hashlib
-
-    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
 
 
 def _used(row: Mapping[str, str]) -> dict[str, Usage]:
