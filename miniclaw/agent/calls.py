@@ -122,15 +122,13 @@ class CallRunner:
         self._asked_again = False
         self._calls: Sequence[ToolCall] = transcript.pending()
         self._written: dict[tuple[str, str], ToolResult] = {}
-        """What the `write` calls of this message came to: the same call twice in one message runs once."""
+        """What this message's `write` calls came to: the same twice in one message runs once."""
         for call, text in transcript.settled() if self._calls else ():  # before the process was started anew
             if (tool := toolbox.find(call.name)) is not None:
-                self._written[fingerprint(replace(call, name=tool.name))] = ToolResult(
-                    not text.startswith("Error: "), text
-                )
+                result = ToolResult(ok=not text.startswith("Error: "), content=text)
+                self._written[fingerprint(replace(call, name=tool.name))] = result
         self.stop: Stop | None = None
-        self.warnings: dict[str, None] = {}
-        """What the user should know of the answers so far, each once."""
+        self.warnings: dict[str, None] = {}  # what the user should know of the answers so far, each once
 
     async def take(self, response: LLMResponse) -> bool:
         """Store the calls of a response as the next step; `True` when it is the answer instead.
