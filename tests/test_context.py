@@ -21,7 +21,8 @@ from miniclaw.memory.compaction import MESSAGE_CHARS, REQUEST_TOKENS, summary_re
 from miniclaw.memory.context import PERSONA, SystemPromptBuilder, project_instructions
 from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.models import MemoryRecord, MemorySearchResult
-from miniclaw.memory.short_term import CUT, LEAST_SHARE, ShortTermMemory
+from miniclaw.memory.short_term import ShortTermMemory
+from miniclaw.memory.squeeze import CUT, LEAST_SHARE
 from miniclaw.session.history import HistoryView, legal, message_tokens
 from miniclaw.tokens import estimate_tokens
 from tests.support.agent import eventually, outcome, say, send
@@ -184,6 +185,54 @@ def test_what_is_sent_is_legal_keeps_the_last_question_and_fits_the_window(
     whole = view.messages()
     assert [m["role"] for m in history[1:]] == [m["role"] for m in whole[len(whole) - len(history) + 1 :]]
     assert sum(map(message_tokens, sent)) <= window
+
+
+ARGUMENTS = st.dictionaries(
+    st.sampled_from(["path", "content", "rows"]),
+    TEXT.map(lambda text: text * 20) | st.lists(TEXT, max_size=30),
+)
+
+
+@given(
+    st.lists(st.lists(ARGUMENTS, min_size=1, max_size=30), min_size=1, max_size=5),
+    TEXT,
+    st.sampled_from([None, "hm " * 2000]),
+    st.integers(512, 4000),
+)
+def test_a_turn_whose_calls_are_longer_than_the_window_is_sent_legal_and_within_it(
+    rounds: list[list[dict[str, Any]]], text: str, thoughts: str | None, window: int
+) -> None:
+    view = HistoryView()
+    view.extend([{"role": "user", "content": "write it down"}])
+    for number, given_ in enumerate(rounds):
+        calls = [ToolCall.of(f"c{number}_{n}", "write", one).to_openai() for n, one in enumerate(given_)]
+        view.extend(
+            [{"role": "assistant", "content": text, "tool_calls": calls, "reasoning_content": thoughts}]
+        )
+        view.extend([{"role": "tool", "tool_call_id": c["id"], "content": text} for c in calls])
+    memory = ShortTermMemory(window)
+    sent, cost = memory.measured("", view)
+    assert sum(map(message_tokens, sent)) <= cost <= 0.8 * window
+    assert legal(sent[1:]) == sent[1:] and illegal(sent[1:]) is None
+    assert sent[1]["content"] == "write it down"
+    last = [call["function"]["arguments"] for m in sent for call in m.get("tool_calls") or ()][-1]
+    assert isinstance(json.loads(last), dict), "the latest call is shown"
+
+
+def test_long_texts_in_the_arguments_of_calls_are_shortened_the_oldest_first_and_say_so() -> None:
+    view = HistoryView()
+    view.extend([{"role": "user", "content": "write"}])
+    for number, size in enumerate((3000, 60)):
+        call = ToolCall.of(f"c{number}", "write", {"path": "a.md", "text": "word " * size}).to_openai()
+        view.extend([{"role": "assistant", "content": None, "tool_calls": [call]}])
+        view.extend([{"role": "tool", "tool_call_id": f"c{number}", "content": "ok"}])
+    sent = ShortTermMemory(2000).fit("", view)
+    first, second = (
+        json.loads(m["tool_calls"][0]["function"]["arguments"]) for m in sent if m.get("tool_calls")
+    )
+    assert first["path"] == "a.md" and first["text"].startswith("word word")
+    assert first["text"].endswith("[… 13000 characters left out to fit the window]")
+    assert second["text"] == "word " * 60
 
 
 @given(st.lists(turns(), min_size=1, max_size=4))

@@ -12,7 +12,8 @@ from miniclaw.agent.patience import until_stored
 from miniclaw.agent.providers import Message, ToolCall
 from miniclaw.agent.stream import parse_call
 from miniclaw.config import Clock
-from miniclaw.memory.short_term import CUT, ShortTermMemory
+from miniclaw.memory.short_term import ShortTermMemory
+from miniclaw.memory.squeeze import CUT
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import Entry, Session, Turn
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from miniclaw.gateway.protocol import encode_json
 from miniclaw.memory.compaction import clear_results
+from miniclaw.memory.squeeze import squeezed
 from miniclaw.memory.tokens import estimate_tokens
 from miniclaw.session.history import MESSAGE_TOKENS, HistoryView, message_tokens
 
@@ -30,17 +31,13 @@ LEAST_NAMED: Final = 512
 """A limit below that is none of a model that works with tools, but another number in the server's sentence."""
 LOOKED_AT: Final = 4
 """How many windows of the latest turns are looked at for results to clear."""
-LEAST_SHARE: Final = 64
-"""Tokens that the text of a message keeps, however long its turn is."""
-CUT: Final = "\n[… cut to fit the window]"
-LEFT_OUT: Final = "[… what was called before in this turn is left out to fit the window]\n"
 
 
 class ShortTermMemory:
     """Fits a history into a window of `max_tokens`.
 
     Whole turns are left out from the oldest on, so the history stays legal; the last turn is always kept,
-    with its long results and answers shortened, and its oldest calls left out, as far as the window demands.
+    with its long results, answers and arguments shortened, and its oldest calls left out, as far as the window demands.
     """
 
     def __init__(self, max_tokens: int, *, may_clear: Callable[[str, str], bool] = lambda *_: False) -> None:
@@ -120,7 +117,7 @@ class ShortTermMemory:
                 history.extend(cleared)
         chosen, cost = history.tail(room)
         if cost > room:
-            chosen = _squeeze(chosen, room)
+            chosen = squeezed(chosen, room)
             cost = sum(map(message_tokens, chosen))
         cost += _system_tokens(system) + MESSAGE_TOKENS + self.cost_of(tools)
         return [{"role": "system", "content": system}, *chosen], cost
@@ -159,40 +156,3 @@ class ShortTermMemory:
 def _system_tokens(system: str) -> int:
     """What a system prompt costs; it is the same in all requests of a turn."""
     return estimate_tokens(system)
-
-
-def _squeeze(messages: list[Message], room: int) -> list[Message]:
-    """One turn that is too long: its results and answers share what the user's text and the calls leave.
-
-    Where that is too little for all of them, the oldest calls are left out with their results. A text of the user
-    that alone is too long is cut too.
-    """
-    rounds = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
-    latest = messages[rounds[-1] :] if rounds else []
-    left = room - sum(message_tokens({**m, "content": None}) + LEAST_SHARE for m in latest)
-    most = max(left - MESSAGE_TOKENS, LEAST_SHARE)
-    messages = [_cut(m, most) if m["role"] == "user" else m for m in messages]
-    least = [message_tokens(m if m["role"] == "user" else {**m, "content": None}) for m in messages]
-    begin = first = rounds[0] if rounds else len(messages)
-    cost = sum(least) + LEAST_SHARE * (len(messages) - begin)
-    for following in rounds[1:]:
-        if cost <= room:
-            break
-        cost -= sum(least[first:following]) + LEAST_SHARE * (following - first)
-        first = following
-    share = max(LEAST_SHARE, LEAST_SHARE + (room - cost) // max(1, len(messages) - first))
-    kept = messages[:begin] + [_cut(m, share) for m in messages[first:]]
-    if first > begin and len(kept) > begin + 1 and kept[begin + 1]["role"] == "tool":
-        kept[begin + 1] = {**kept[begin + 1], "content": LEFT_OUT + kept[begin + 1]["content"]}
-    return kept
-
-
-def _cut(message: Message, tokens: int) -> Message:
-    """A message whose text is shortened to at most so many tokens."""
-    text = message.get("content") or ""
-    if estimate_tokens(text) <= tokens:
-        return message
-    length = tokens  # a token is seldom less than a character
-    while estimate_tokens(text[:length] + CUT) > tokens and length > 1:
-        length = length * 3 // 4
-    return {**message, "content": text[:length] + CUT}
