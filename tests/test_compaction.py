@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from miniclaw.agent.providers import Message, ToolCall
 from miniclaw.memory.compaction import (
     KEPT_RESULTS,
-    REQUEST_TOKENS,
     STUB,
     clear_results,
     compact,
     oldest_turns,
     summary_request,
+    summary_tokens,
 )
 from miniclaw.session.history import legal, message_tokens
 from tests.support.model import illegal
@@ -104,14 +104,56 @@ def test_a_history_without_a_user_message_is_not_cut() -> None:
 
 def test_the_summariser_learns_what_was_called_and_not_what_came_of_it() -> None:
     messages = turn(1, ("read_file", "secret of the page"))
-    text = summary_request(messages, window=8000)[1]["content"]
+    text = summary_request(messages, window=8000)[0][1]["content"]
     assert "question 1" in text and "answer 1" in text and "notes/1-0.md" in text
     assert "secret" not in text
 
 
 @given(st.lists(TEXTS, max_size=8), st.integers(2000, 40_000))
-def test_the_request_for_a_summary_fits_the_window(texts: list[str], window: int) -> None:
+def test_the_request_for_a_summary_fits_the_window_and_shows_the_user_first(
+    texts: list[str], window: int
+) -> None:
     call = ToolCall.of("c", "f", {"a": "x" * 3000}).to_openai()
-    messages = [{"role": "assistant", "content": text, "tool_calls": [call]} for text in texts]
-    request = summary_request(messages, window=window, earlier="y " * 9000, focus="z" * 900)
-    assert sum(map(message_tokens, request)) <= min(window, REQUEST_TOKENS + 100), json.dumps(request)[:200]
+    messages = [{"role": "assistant", "content": text * 9, "tool_calls": [call]} for text in texts]
+    request, shown = summary_request(
+        [{"role": "user", "content": "KESTREL"}, *messages],
+        window=window,
+        earlier="y " * 9000,
+        focus="z" * 900,
+    )
+    assert sum(map(message_tokens, request)) <= 0.75 * window, json.dumps(request)[:200]
+    assert "user: KESTREL\n" in request[1]["content"] + "\n" and shown == 1 + len(messages)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=12), st.integers(1000, 4000))
+def test_a_history_too_long_for_one_request_is_shown_in_several_from_the_oldest_on(
+    texts: list[str], window: int
+) -> None:
+    messages: list[Message] = []
+    for number, text in enumerate(texts):
+        messages += [
+            {"role": "user", "content": f"question {number}"},
+            {"role": "assistant", "content": text},
+        ]
+    shown, rest, requests = 0, messages, 0
+    while rest:
+        request, count = summary_request(rest, window=window)
+        said = request[1]["content"]
+        assert count > 0 and sum(map(message_tokens, request)) <= 0.75 * window
+        assert all(m["content"] in said for m in rest[:count] if m["role"] == "user")
+        shown, rest, requests = shown + count, rest[count:], requests + 1
+        assert not rest or rest[0]["role"] == "user", "a turn was cut in half"
+    assert shown == len(messages)
+    assert sum(map(message_tokens, messages)) > 0.4 * window or requests == 1
+
+
+def test_a_summariser_is_told_how_long_its_summary_may_be_which_small_windows_have_room_for() -> None:
+    long, short = (summary_request([], window=window)[0][0]["content"] for window in (128_000, 4096))
+    assert "At most 1200 words" in long and "At most 300 words in all, or 400 characters" in short
+    assert [summary_tokens(window) for window in (None, 128_000, 8192, 4096, 1000)] == [
+        2000,
+        2000,
+        655,
+        500,
+        200,
+    ]

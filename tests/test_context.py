@@ -17,7 +17,7 @@ from miniclaw.agent.openai_provider import OpenAIProvider
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import Script, ScriptedProvider
 from miniclaw.errors import ModelError
-from miniclaw.memory.compaction import MESSAGE_CHARS, REQUEST_TOKENS, summary_request
+from miniclaw.memory.compaction import MESSAGE_CHARS, summary_request
 from miniclaw.memory.context import PERSONA, SystemPromptBuilder, project_instructions
 from miniclaw.memory.conversations import ConversationHit
 from miniclaw.memory.models import MemoryRecord, MemorySearchResult
@@ -89,9 +89,25 @@ def test_recalled_memories_stay_within_their_tokens(contents: list[str], limit: 
     (text,) = [layer.text for layer in layers if layer.name == "memory"] or [""]
     inside = text.partition("<memories>\n")[2].removesuffix("\n</memories>")
     shown = [number for number in range(len(contents)) if f"[mem_{number}," in inside]
-    assert shown == list(range(len(shown))), "a better memory was left out before a worse one"
     lines = ["- [" + line for line in inside.split("- [mem_")[1:]]
-    assert sum(map(estimate_tokens, lines)) <= limit + 3 * len(lines)
+    cost = sum(map(estimate_tokens, lines))
+    assert cost <= limit + 3 * len(lines)
+    for number in set(range(len(contents))) - set(shown):
+        line = estimate_tokens(f"- [mem_{number}, semantic, 2026-01-02] {contents[number]}")
+        assert min(line, max(limit // 2, min(limit, 60))) > limit - cost - 3 * len(lines) - 3, (
+            "there was room"
+        )
+
+
+def test_a_long_memory_is_cut_at_its_share_and_those_after_it_are_still_shown() -> None:
+    memories = [found("meeting " * 2000), found("My sister lives in Chengdu.", memory_id="mem_2")]
+    builder = SystemPromptBuilder()
+    assert builder.fitting(memories, window=8192) == memories
+    layers = builder.layers(skills="", memories=memories, today=TODAY, window=8192)
+    (text,) = [layer.text for layer in layers if layer.name == "memory"]
+    first, second = text.partition("<memories>\n")[2].splitlines()[:2]
+    assert first.startswith("- [mem_1, semantic") and first.endswith("memory_search shows it whole]")
+    assert estimate_tokens(first) <= 0.5 * 0.06 * 8192 and "Chengdu" in second
 
 
 def test_project_and_tools_stand_between_persona_and_memory() -> None:
@@ -322,13 +338,12 @@ def test_the_request_for_a_summary_fits_every_window(
     log: list[list[Message]], window: int, earlier: str, focus: str
 ) -> None:
     history = [message for turn in log for message in turn]
-    request = summary_request(history, window=window, earlier=earlier, focus=focus)
+    request, shown = summary_request(history, window=window, earlier=earlier, focus=focus)
     assert [message["role"] for message in request] == ["system", "user"]
     tokens = sum(map(message_tokens, request))
-    assert tokens <= min(0.8 * window, 1.1 * REQUEST_TOKENS)
-    if history:
-        said = [m for m in history if m["role"] != "tool" and m["content"]][-1]
-        assert f"{said['role']}: {said['content'][:20]}" in request[1]["content"]
+    assert tokens <= 0.8 * window
+    for said in (m for m in history[:shown] if m["role"] == "user"):
+        assert f"user: {said['content'][:20]}" in request[1]["content"]
     if earlier:
         assert request[1]["content"].startswith("summary so far: " + earlier[:20])
 
@@ -340,12 +355,12 @@ def test_a_summary_is_asked_of_what_was_said_and_not_of_what_tools_printed() -> 
         {"role": "tool", "tool_call_id": "c", "content": "PRINTED"},
         {"role": "assistant", "content": "long " * 4000},
     ]
-    system, user = summary_request(history, window=128_000, focus="depths")
+    (system, user), _ = summary_request(history, window=128_000, focus="depths")
     assert "Pay most attention to: depths" in system["content"]
     assert user["content"].startswith("user: how deep is the lake?\ncalled f({})\nassistant: long")
     assert "PRINTED" not in user["content"]
     assert len(user["content"]) < MESSAGE_CHARS + 100
-    assert summary_request([], window=512)[1]["content"] == "(nothing was said)"
+    assert summary_request([], window=512)[0][1]["content"] == "(nothing was said)"
 
 
 # --- /clear, /compact, /model -----------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from miniclaw.agent.budget import Budget, DayBudget
 from miniclaw.agent.compactor import ask_model
 from miniclaw.agent.core import Core
 from miniclaw.agent.progress import Progress
-from miniclaw.agent.proposals import SAID_CHARS, MemoryProposals
+from miniclaw.agent.proposals import MemoryProposals
 from miniclaw.errors import MiniClawError
 from miniclaw.session.models import Session, Turn
 
@@ -21,6 +21,8 @@ __all__ = ["AutomaticMemory"]
 logger = logging.getLogger(__name__)
 
 AT_ONCE: Final = 2
+SAID_CHARS: Final = 6_000
+"""What is shown of the user's words, and of the answer, at most."""
 MOST_WAITING: Final = 50
 """Turns that wait to be looked at; of more, nothing is proposed."""
 
@@ -56,11 +58,14 @@ class AutomaticMemory:
         day = DayBudget(self._c.usage, turn.user_id, settings.limits)
         own = replace(progress, budget=Budget(settings.agent, settings.prices, day=day))
         exchange = f"user: {turn.text[:SAID_CHARS]}\nassistant: {answer[:SAID_CHARS]}"
+        window = self._c.window.size(session.metadata.get("model") or self._c.provider.info.name)
         ask = partial(ask_model, self._c, turn, session, own)
         try:
             async with self._turns:
                 try:
-                    await self._proposals.ask_for(turn.scope, turn.text[:SAID_CHARS], exchange, ask)
+                    await self._proposals.ask_for(
+                        turn.scope, turn.text[:SAID_CHARS], exchange, ask, window=window
+                    )
                 finally:
                     if not self._c.identities.is_gone(turn.user_id):
                         await self._c.usage.store(turn.user_id, own.budget.by_model.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final
@@ -15,14 +15,14 @@ from miniclaw.agent.core import Core
 from miniclaw.agent.model_call import ModelCall
 from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Progress
-from miniclaw.agent.proposals import SAID_CHARS, MemoryProposals
+from miniclaw.agent.proposals import MemoryProposals
 from miniclaw.agent.providers import Ask, LLMResponse, Message, unwatched
 from miniclaw.agent.replies import limit_sentence
 from miniclaw.errors import MiniClawError, ModelError, ProtocolError
 from miniclaw.memory.compaction import compact, summary_request
 from miniclaw.memory.context import Layer
 from miniclaw.session.history import message_tokens
-from miniclaw.session.models import Session, Turn
+from miniclaw.session.models import Entry, Session, Turn
 from miniclaw.settings import Moment
 
 __all__ = ["Compactor", "ask_model"]
@@ -37,6 +37,8 @@ OFFER_SECONDS: Final = 30.0
 """How long is waited for what a model finds worth keeping of what goes into a summary."""
 PAUSE: Final = 20
 """Entries that a log must grow by before a summary that failed is tried again; twice as many each time."""
+STEPS: Final = 4
+"""Requests for one summary; what even they do not show stays, and is cut, or summarised at a later turn."""
 SUMMARY_CHARS: Final = 20_000
 """What is kept of a summary."""
 MOST_FAILED: Final = 1000
@@ -69,8 +71,7 @@ class Compactor:
         found = await asyncio.to_thread(work) if len(everything) > LONG else work()
         if not found.older:
             return False
-        said = [entry for entry in session.messages if entry.message["role"] == "user"]
-        position = [entry.position for entry in said if entry.position >= session.start][found.turns]
+        position = _said(session)[found.turns].position
         try:
             await self.summarise(session, found.older, position, ask, seconds=SECONDS)
         except (MiniClawError, TimeoutError) as error:
@@ -95,7 +96,9 @@ class Compactor:
     ) -> str:
         """Let a summary of `history` stand for the log before `position`; it is stored with the session.
 
-        What it says of the user that lasts is offered to the memory first, where `memory.automatic` is not off.
+        What does not fit one request is summarised in several, each with the summary before; where the model
+        fails on the way, or those are not enough, the summary stands for less. What the user said that lasts is offered to
+        the memory first, where `memory.automatic` is not off.
 
         Raises:
             ModelError: the model gave none.
@@ -104,45 +107,67 @@ class Compactor:
         """
         if (reason := await self._hook("before_compaction", session)) is not None:
             raise ProtocolError("forbidden", reason)
-        earlier = (session.metadata.get("summary") or {}).get("text", "")
-        model, window = self._model(session), self._c.window
-
-        def request() -> list[Message]:
-            return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
-
-        await self._offer(session, position, request, ask)
-        async with asyncio.timeout(seconds):
-            response = await self._ask(model, request, ask)
-        if not (text := response.text.strip()):
-            raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
-        text = text[:SUMMARY_CHARS]
+        await self._offer(session, history, ask)
+        text, done = str((session.metadata.get("summary") or {}).get("text", "")), 0
+        try:
+            async with asyncio.timeout(seconds):
+                for _ in range(STEPS):
+                    found, shown = await self._step(session, history[done:], text, focus, ask)
+                    text, done = found, done + shown
+                    if done >= len(history):
+                        break
+        except (ModelError, TimeoutError):
+            if not done:
+                raise
+            logger.warning("session %s: its summary stands for a part only", session.session_id)
+        if done < len(history):
+            position = _said(session)[sum(m["role"] == "user" for m in history[:done])].position
         summary = {"text": text, "position": position}
         await until_stored(lambda: self._c.sessions.update(session, summary=summary))
         await self._hook("after_compaction", session, summary=text)
         return text
 
-    async def _ask(self, model: str, request: Callable[[], list[Message]], ask: Ask) -> LLMResponse:
-        try:
-            return await ask("compact", request())
-        except ModelError as error:
-            lower = partial(self._c.window.lower, model, error.limit)
-            if error.code != "context_overflow" or not lower(lambda: sum(map(message_tokens, request()))):
-                raise
-        return await ask("compact", request())
+    async def _step(
+        self, session: Session, history: Sequence[Message], earlier: str, focus: str, ask: Ask
+    ) -> tuple[str, int]:
+        """A summary of the oldest turns, as many as one request shows, and how many messages those are."""
+        model, window = self._model(session), self._c.window
 
-    async def _offer(
-        self, session: Session, position: int, request: Callable[[], list[Message]], ask: Ask
-    ) -> None:
+        def request() -> tuple[list[Message], int]:
+            return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
+
+        messages, shown = request()
+        try:
+            response = await ask("compact", messages)
+        except ModelError as error:
+            lower = partial(window.lower, model, error.limit)
+            if error.code != "context_overflow" or not lower(lambda: sum(map(message_tokens, request()[0]))):
+                raise
+            messages, shown = request()
+            response = await ask("compact", messages)
+        if not (text := response.text.strip()):
+            raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
+        return text[:SUMMARY_CHARS], shown
+
+    async def _offer(self, session: Session, history: Sequence[Message], ask: Ask) -> None:
+        """Have what goes into a summary looked at for what is worth keeping, in the same parts."""
         if not self._proposals.are_wanted(session.user_id):
             return
-        entries = [entry for entry in session.messages if session.start <= entry.position < position]
-        own = [entry for entry in entries if entry.message["role"] == "user"]
-        said = "\n".join(str((entry.meta or {}).get("shown", entry.message["content"])) for entry in own)
+        own, window = _said(session), self._c.window.size(self._model(session))
         try:
             async with asyncio.timeout(OFFER_SECONDS):
-                await self._proposals.ask_for(
-                    session.user_id, said[-SAID_CHARS:], request()[1]["content"], ask
-                )
+                for _ in range(STEPS):
+                    messages, shown = summary_request(history, window=window)
+                    turns = sum(message["role"] == "user" for message in history[:shown])
+                    said = "\n".join(
+                        str((entry.meta or {}).get("shown", entry.message["content"]))
+                        for entry in own[:turns]
+                    )
+                    exchange = messages[1]["content"]
+                    await self._proposals.ask_for(session.user_id, said, exchange, ask, window=window)
+                    history, own = history[shown:], own[turns:]
+                    if not history:
+                        break
         except (MiniClawError, TimeoutError) as error:
             reason = error or f"it took longer than {OFFER_SECONDS:g} s"
             logger.warning("session %s: nothing is kept of its beginning: %s", session.session_id, reason)
@@ -155,6 +180,15 @@ class Compactor:
             return None
         about = {"user_id": session.user_id, "session_id": session.session_id}
         return await hooks.run(moment, {**about, **more})
+
+
+def _said(session: Session) -> list[Entry]:
+    """What the user said in the part of the log that a model sees."""
+    return [
+        entry
+        for entry in session.messages
+        if entry.message["role"] == "user" and entry.position >= session.start
+    ]
 
 
 async def ask_model(

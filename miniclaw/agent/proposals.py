@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from miniclaw.agent.core import Core
 from miniclaw.agent.providers import Ask
 from miniclaw.memory.models import Category, MemoryRecord, MemoryType, is_group
 from miniclaw.memory.sensitive import is_secret, is_sensitive
+from miniclaw.memory.tokens import cut_to_tokens, estimate_tokens
 from miniclaw.text import tokenize
 
 __all__ = ["INSTRUCTIONS", "MOST", "MemoryProposals"]
@@ -23,7 +25,12 @@ MOST: Final = 3
 """Proposals of a turn that are taken."""
 SHOWN: Final = 8
 """Records that the model is shown, the nearest."""
-SAID_CHARS: Final = 6_000
+QUERY_CHARS: Final = 6_000
+"""Of what was said, those at its end by which known records are looked for."""
+REQUEST_SHARE: Final = 0.85
+"""The part of the window that the request may take; the rest is the answer's."""
+KNOWN_SHARE: Final = 0.1
+"""The part of the window that known records may take together, each as much as its number allows."""
 GROUNDED: Final = 0.5
 """The part of a proposal's words that the user's own words must contain: what others wrote is not the user's."""
 
@@ -61,21 +68,22 @@ class MemoryProposals:
         """Whether anything is kept unasked: not while this is off, and never in a group."""
         return self._mode != "off" and not is_group(scope)
 
-    async def ask_for(self, scope: str, said: str, exchange: str, ask: Ask) -> None:
+    async def ask_for(self, scope: str, said: str, exchange: str, ask: Ask, *, window: int) -> None:
         """Have the model look at an exchange, and keep of its proposals what can be kept.
 
         Args:
             scope: whose memory it is.
-            said: the user's own words in it, at most `SAID_CHARS`.
-            exchange: it as the model is shown it.
+            said: the user's own words in it, all of them.
+            exchange: it as the model is shown it; of one that is too long for the window, the beginning.
             ask: asks the model, within limits.
+            window: tokens of the model's window.
 
         Raises:
             MiniClawError: the model gave nothing, or the memory cannot be had.
         """
-        known = [found.record for found in await self._memory.search(scope, said, SHOWN)]
-        response = await ask("memory", _request(exchange, known))
-        for proposal in _proposals(response.text, said, known):
+        known = [found.record for found in await self._memory.search(scope, said[-QUERY_CHARS:], SHOWN)]
+        response = await ask("memory", _request(exchange, known, window))
+        for proposal in await asyncio.to_thread(_proposals, response.text, said, known):
             await self._keep(scope, proposal, known)
 
     async def _keep(self, scope: str, proposal: _Proposal, known: Sequence[MemoryRecord]) -> None:
@@ -104,11 +112,14 @@ class MemoryProposals:
             )
 
 
-def _request(exchange: str, known: Sequence[MemoryRecord]) -> list[dict[str, Any]]:
-    lines = "\n".join(record.line for record in known) or "(nothing)"
+def _request(exchange: str, known: Sequence[MemoryRecord], window: int) -> list[dict[str, Any]]:
+    most = int(window * KNOWN_SHARE)
+    lines = [line for record in known if (line := cut_to_tokens(record.line, most // SHOWN))]
+    head = "\n".join(["Known already:", *(lines or ["(nothing)"]), "", "The exchange:\n"])
+    left = int(window * REQUEST_SHARE) - estimate_tokens(INSTRUCTIONS) - estimate_tokens(head)
     return [
         {"role": "system", "content": INSTRUCTIONS},
-        {"role": "user", "content": f"Known already:\n{lines}\n\nThe exchange:\n{exchange}"},
+        {"role": "user", "content": head + cut_to_tokens(exchange, max(left, 0))},
     ]
 
 

@@ -290,7 +290,8 @@ class Commands:
             return {"session_id": session.session_id, "messages": 0}
         position = session.next_position
         text = await self._compactor.summarise(session, history, position, ask, focus=focus)
-        return {"session_id": session.session_id, "messages": len(history), "summary": text}
+        messages = len(history) - len(session.history().messages())
+        return {"session_id": session.session_id, "messages": messages, "summary": text}
 
     async def _switch_model(self, session: Session, name: str | None) -> dict[str, Any]:
         offered = await self._c.provider.models()

@@ -11,12 +11,12 @@ CUT: Final = "\n[… cut to fit]"
 
 
 @lru_cache(maxsize=64)
-def cut_to_tokens(text: str, tokens: int) -> str:
+def cut_to_tokens(text: str, tokens: int, mark: str = CUT) -> str:
     """The text itself, or its beginning with a word on the cut where it costs more; empty if not even that fits."""
     if estimate_tokens(text) <= tokens:
         return text
     low, high = 0, len(text)
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if estimate_tokens(text[:middle] + CUT) <= tokens else (low, middle - 1)
-    return text[:low] + CUT if low else ""
+        low, high = (middle, high) if estimate_tokens(text[:middle] + mark) <= tokens else (low, middle - 1)
+    return text[:low] + mark if low else ""
