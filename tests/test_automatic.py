@@ -14,6 +14,7 @@ from miniclaw.agent.providers import LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.errors import ModelError
+from miniclaw.session.history import message_tokens
 from miniclaw.session.models import Usage
 from tests.support.agent import eventually, outcome, say
 from tests.support.claw import port_of, running_claw
@@ -242,3 +243,22 @@ async def test_what_goes_into_a_summary_is_offered_to_the_memory_first(
         in model.asked[0][1]["content"]
     )
     assert saved == ([] if isinstance(proposed, ModelError) else [HOME["content"]])
+
+
+async def test_what_is_known_and_said_at_length_is_cut_to_the_window_of_the_model_that_proposes(
+    tmp_path: Path,
+) -> None:
+    model = Proposes([HOME])
+    small = mode("ask") | {"context.max_tokens": 4096}
+    async with running_claw(tmp_path, model.provider(), arguments=small) as claw:
+        for number in range(4):
+            await claw.memory.save(
+                "owner", f"Plan {number} of Hangzhou: " + f"the lake in month {number}. " * 600
+            )
+        await say(claw, "I live in Hangzhou, by the lake. " + "西湖很深。" * 1000)
+        await looked_at(claw)
+        proposed = [record for record in await claw.memory.list("owner") if record.status == "proposed"]
+    (request,) = model.asked
+    assert sum(map(message_tokens, request)) <= 0.87 * 4096
+    assert "Plan 0" in request[1]["content"] and "user: I live in Hangzhou" in request[1]["content"]
+    assert [record.content for record in proposed] == [HOME["content"]]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from miniclaw.agent.proposals import INSTRUCTIONS as REMEMBER
 from miniclaw.agent.providers import LLMResponse, Message, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.errors import ModelError
 from miniclaw.memory.compaction import INSTRUCTIONS, STUB
+from miniclaw.session.history import message_tokens
 from tests.support.agent import say
 from tests.support.claw import running_claw
 from tests.support.model import illegal, last_user
 
 WINDOW = 6000
+BIG: dict[str, Any] = {"context.max_tokens": 100_000}
 LONG = "the lake is deep and cold. " * 60
 """About 420 tokens."""
 
@@ -89,6 +93,42 @@ async def test_what_the_summary_stands_for_and_what_is_still_shown_are_the_whole
     in_summary = [f"question {n}" for n in range(number) if f"user: question {n}:" in talks.summarised[0]]
     assert in_summary + shown == [f"question {n}" for n in range(number)]
     assert shown and in_summary
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_one_request_cannot_show_is_summarised_in_several_and_nothing_unseen_is_passed_over(
+    tmp_path: Path, fails: bool
+) -> None:
+    fact = "My ship is called KESTREL and lies in Bergen."
+    talks, requests = Talks(), []
+    async with running_claw(tmp_path, talks.provider(), arguments=arguments(**BIG)) as claw:
+        session_id = await new_session(claw)
+        await say(claw, f"question 0: {fact} {LONG * 4}", session_id=session_id)
+        await talk(claw, session_id, range(1, 10))
+    assert talks.summarised == []
+
+    async def answer(messages: list[Message]) -> LLMResponse:
+        requests.append(messages)
+        if messages[0]["content"] == REMEMBER:
+            seen = "KESTREL" in messages[1]["content"] and "question" in messages[1]["content"]
+            return LLMResponse(text=json.dumps([{"content": fact}] if seen else []))
+        if fails and talks.summarised and messages[0]["content"].startswith(INSTRUCTIONS):
+            raise ModelError("model_error", "It broke.")
+        return await talks._answer(messages)
+
+    small = arguments(**{"context.max_tokens": 5000, "memory.automatic": "ask"})
+    async with running_claw(tmp_path, ScriptedProvider([answer] * 40), arguments=small) as claw:
+        await say(claw, "and now?", session_id=session_id)
+        known = await claw.memory.list("owner")
+        session = await claw.sessions.get(session_id)
+        assert session is not None
+        unseen = [m["content"][:10] for m in session.history().messages() if m["role"] == "user"]
+    assert all(sum(map(message_tokens, messages)) <= 4500 for messages in requests)
+    assert len(talks.summarised) >= (1 if fails else 2) and "question 0: My ship" in talks.summarised[0]
+    assert all(text.startswith("summary so far: They spoke of lakes.") for text in talks.summarised[1:])
+    in_summary = [f"question {n}" for n in range(10) for t in talks.summarised if f"user: question {n}:" in t]
+    assert in_summary + unseen == [*(f"question {n}" for n in range(10)), "and now?"]
+    assert [(record.content, record.status) for record in known] == [(fact, "proposed")]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ from miniclaw.tools import ToolContext
 from tests.support.agent import send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
+from tests.support.model import illegal
 
 AUTH = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -214,6 +215,46 @@ async def test_what_is_forgotten_stands_in_no_trace_and_no_end_of_a_turn(tmp_pat
             async with http.delete(url) as answer:
                 assert answer.status == 200
         await claw.traces.close()
+    assert texts_below(tmp_path, secret) == []
+
+
+async def test_what_a_memory_tool_found_is_seen_in_its_turn_and_stands_in_no_log_when_it_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    secret, seen = "Kwijibo-7731", []
+
+    def sees(reply: LLMResponse) -> Any:
+        async def answer(messages: list[Message]) -> LLMResponse:
+            assert illegal(messages) is None
+            seen.append([m["content"] for m in messages if m["role"] == "tool"])
+            return reply
+
+        return answer
+
+    search = ToolCall.of("c1", "memory_search", {"query": "bicycle lock"})
+    save = ToolCall.of("c2", "memory_save", {"content": "The number of the bicycle lock is new."})
+    script = [
+        LLMResponse(tool_calls=(search,)),
+        LLMResponse(tool_calls=(save,)),
+        LLMResponse(text="It is set."),
+    ]
+    provider = ScriptedProvider([sees(reply) for reply in (*script, LLMResponse(text="Hello."))])
+    async with running_claw(tmp_path, provider, web=True) as claw:
+        saved = await claw.memory.save("owner", f"The number of the bicycle lock is {secret}.")
+        assert claw.gateway is not None and claw.web is not None
+        async with raw_client(claw.gateway.port or 0) as client, aiohttp.ClientSession(headers=AUTH) as http:
+            receipt = await client.receipt(await client.send("text", {"text": "look it up"}))
+            await client.end(receipt["turn_id"])
+            await claw.memory.delete("owner", saved.memory_id)
+            await client.end((await client.receipt(await client.send("text", {"text": "hi"})))["turn_id"])
+            url = f"http://127.0.0.1:{claw.web.port}/api/sessions/{receipt['session_id']}/messages"
+            async with http.get(url) as answer:
+                rows = (await answer.json())["messages"]
+        await claw.traces.close()
+    assert secret in seen[1][0] and secret in seen[2][0] and secret in seen[2][1], "the turn itself reads it"
+    results = [row["content"] for row in rows if row["role"] == "tool"]
+    assert results == seen[3], "the next turn reads what the log keeps"
+    assert f"Found: {saved.memory_id}." in results[0] and f"Close to it: {saved.memory_id}." in results[1]
     assert texts_below(tmp_path, secret) == []
 
 

@@ -84,7 +84,7 @@ class Transcript(Protocol):
         """
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
-        """Store the next step."""
+        """Store the next step; of a result whose `meta` has a text that is `kept`, that text only."""
 
 
 class ToolGate(Protocol):
@@ -213,6 +213,8 @@ class CallRunner:
         ms = round((time.perf_counter() - began) * 1000)
         message = {"role": "tool", "tool_call_id": call.id, "content": result.content}
         meta = {"ok": result.ok, "ms": ms, "name": call.name}
+        if result.kept is not None:
+            meta["kept"] = result.kept
         await self._transcript.append(message, meta | self._budget.mark())
         self._trace.tool(call, result, ms)
         failpoints.hit("after-result")

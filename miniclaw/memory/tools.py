@@ -155,7 +155,9 @@ class _Calls:
         if not close:
             return ToolResult(content=said, data=data)
         lines = "\n".join(f"- {one.line}" for one in (record, *close))
-        return ToolResult(content=f"{said} {_CLOSE}\n{lines}", data={**data, "similar": _shown(close)})
+        kept = f"{said} {_kept('Close to it', close)}"
+        content = f"{said} {_CLOSE}\n{lines}"
+        return ToolResult(content=content, data={**data, "similar": _shown(close)}, kept=kept)
 
     async def _knows(self, scope: str, memory_id: str) -> bool:
         try:
@@ -175,7 +177,10 @@ class _Calls:
             *({**one.record.model_dump(), "score": round(one.score, 3)} for one in records),
             *({**asdict(hit), "score": round(hit.score, 3)} for hit in hits),
         ]
-        return ToolResult(content="\n".join(lines) or "Nothing is remembered about this.", data=data)
+        if not found:
+            return ToolResult(content="Nothing is remembered about this.", data=data)
+        kept = _kept("Found", [one.record for one in records], len(hits))
+        return ToolResult(content="\n".join(lines), data=data, kept=kept)
 
     async def update(
         self, call: ToolContext, *, memory_id: str, content: str | None = None, context: str | None = None
@@ -212,6 +217,13 @@ class _Delete(_MemoryTool):
 def _source(call: ToolContext) -> MemorySource:
     """Whose words a turn's model writes: its own, or a tool's as soon as one has brought something in."""
     return "tool" if call.outside else "agent"
+
+
+def _kept(said: str, records: list[MemoryRecord], messages: int = 0) -> str:
+    """What the log keeps of a result: no text, so that what is forgotten is gone from it, too."""
+    names = [record.memory_id for record in records]
+    names += [f"{messages} message(s) of past conversations"] if messages else []
+    return f"{said}: {', '.join(names)}. [What they say is not kept here; memory_search shows it again.]"
 
 
 def _shown(records: list[MemoryRecord]) -> list[dict[str, Any]]:

@@ -40,6 +40,8 @@ class Entry:
     and what the turn had `spent` (seconds) and used (`usage`) by then."""
     position: int = -1
     """Place in the log, from 0; set when it is appended."""
+    passing: dict[str, Any] | None = None
+    """What a model sees in place of the message until its turn ends; never stored, never shown elsewhere."""
 
     def body(self) -> dict[str, Any]:
         """What is stored beside `turn_id`, `step` and `position`."""
@@ -86,6 +88,7 @@ class Session(BaseModel):
     _view: HistoryView = PrivateAttr(default_factory=HistoryView)
     _viewed: int = PrivateAttr(default=0)
     _start: int = PrivateAttr(default=0)
+    _passing: list[Entry] = PrivateAttr(default_factory=list)
 
     @property
     def title(self) -> str:
@@ -115,12 +118,18 @@ class Session(BaseModel):
 
     def history(self) -> HistoryView:
         """The legal history as a model may see it; costs only the entries that are new."""
+        if self._passing and self._passing[-1].turn_id != self.messages[-1].turn_id:
+            for entry in self._passing:
+                entry.passing = None
+            self._passing, self._start = [], -1
         if self.start != self._start:
             self._view, self._start = HistoryView(), self.start
             # By position: a damaged entry that was passed over leaves a gap.
             self._viewed = bisect_left(self.messages, self.start, key=lambda entry: entry.position)
         if self._viewed < len(self.messages):
-            self._view.extend(entry.message for entry in self.messages[self._viewed :])
+            fresh = self.messages[self._viewed :]
+            self._passing += [entry for entry in fresh if entry.passing is not None]
+            self._view.extend(entry.passing or entry.message for entry in fresh)
             self._viewed = len(self.messages)
         return self._view
 

@@ -28,6 +28,9 @@ class ToolResult:
     """The same for programs, where the tool has it; JSON-serialisable."""
     error: str | None = None
     """Why it failed, in a sentence that helps the model to do better; `None` when `ok`."""
+    kept: str | None = None
+    """What the log keeps in place of the content, where it may be forgotten: the model reads the content in this turn
+    only. `None` = the content itself."""
 
     @classmethod
     def failure(cls, error: str) -> ToolResult:

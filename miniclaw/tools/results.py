@@ -36,7 +36,7 @@ async def readable(
     error = None if result.error is None else hide(plain_text(result.error))[:limit]
     if len(content) > limit:
         kept = ""
-        if context is not None:  # by session, whose deletion takes it along
+        if context is not None and result.kept is None:  # by session, whose deletion takes it along
             name = f"{context.session_id}-{new_id('res')}.txt"
             kept = await _keep(content, context.workspace, name)
         content = (
