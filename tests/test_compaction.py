@@ -133,14 +133,14 @@ def test_a_history_too_long_for_one_request_is_shown_in_several_from_the_oldest_
     for number, text in enumerate(texts):
         messages += [
             {"role": "user", "content": f"question {number}"},
-            {"role": "assistant", "content": text},
+            {"role": "assistant", "content": f"{number}: {text}"},
         ]
     shown, rest, requests = 0, messages, 0
     while rest:
         request, count = summary_request(rest, window=window)
         said = request[1]["content"]
         assert count > 0 and sum(map(message_tokens, request)) <= 0.75 * window
-        assert all(m["content"] in said for m in rest[:count] if m["role"] == "user")
+        assert all(m["content"][:100] in said for m in rest[:count])
         shown, rest, requests = shown + count, rest[count:], requests + 1
         assert not rest or rest[0]["role"] == "user", "a turn was cut in half"
     assert shown == len(messages)

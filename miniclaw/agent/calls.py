@@ -212,9 +212,7 @@ class CallRunner:
         result = await self._outcome(call, risk)
         ms = round((time.perf_counter() - began) * 1000)
         message = {"role": "tool", "tool_call_id": call.id, "content": result.content}
-        meta = {"ok": result.ok, "ms": ms, "name": call.name}
-        if result.kept is not None:
-            meta["kept"] = result.kept
+        meta = {"ok": result.ok, "ms": ms, "name": call.name, "kept": result.kept}
         await self._transcript.append(message, meta | self._budget.mark())
         self._trace.tool(call, result, ms)
         failpoints.hit("after-result")

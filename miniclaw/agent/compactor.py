@@ -94,11 +94,9 @@ class Compactor:
         focus: str = "",
         seconds: float | None = None,
     ) -> str:
-        """Let a summary of `history` stand for the log before `position`; it is stored with the session.
+        """Let a summary of `history` stand for the log before `position`, or for what could be shown; it is stored.
 
-        What does not fit one request is summarised in several, each with the summary before; where the model
-        fails on the way, or those are not enough, the summary stands for less. What the user said that lasts is offered to
-        the memory first, where `memory.automatic` is not off.
+        What the user said that lasts is offered to the memory first, where `memory.automatic` is not off.
 
         Raises:
             ModelError: the model gave none.
@@ -136,14 +134,14 @@ class Compactor:
         def request() -> tuple[list[Message], int]:
             return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
 
-        messages, shown = request()
+        messages, shown = await asyncio.to_thread(request)
         try:
             response = await ask("compact", messages)
         except ModelError as error:
             lower = partial(window.lower, model, error.limit)
             if error.code != "context_overflow" or not lower(lambda: sum(map(message_tokens, request()[0]))):
                 raise
-            messages, shown = request()
+            messages, shown = await asyncio.to_thread(request)
             response = await ask("compact", messages)
         if not (text := response.text.strip()):
             raise ModelError("empty_answer", "The model gave no summary; the conversation is unchanged.")
@@ -157,7 +155,7 @@ class Compactor:
         try:
             async with asyncio.timeout(OFFER_SECONDS):
                 for _ in range(STEPS):
-                    messages, shown = summary_request(history, window=window)
+                    messages, shown = await asyncio.to_thread(summary_request, history, window=window)
                     turns = sum(message["role"] == "user" for message in history[:shown])
                     said = "\n".join(
                         str((entry.meta or {}).get("shown", entry.message["content"]))

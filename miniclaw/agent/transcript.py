@@ -109,8 +109,8 @@ class SessionTranscript:
         """Store the next step, as soon as storage takes it, and show it in the loaded session."""
         async with self._order:  # one that waits for storage keeps its place before those that come later
             entry = Entry(self._turn_id, self._next, message, self._clock(), meta)
-            if meta is not None and "kept" in meta:
-                entry.passing, entry.message = message, {**message, "content": meta.pop("kept")}
+            if (kept := (meta or {}).pop("kept", None)) is not None:
+                entry.passing, entry.message = message, {**message, "content": kept}
             self._next += 1
             await until_stored(lambda: self._sessions.append(self._session, [entry]))
 

@@ -288,8 +288,7 @@ class Commands:
         history = session.history().messages()
         if not history:
             return {"session_id": session.session_id, "messages": 0}
-        position = session.next_position
-        text = await self._compactor.summarise(session, history, position, ask, focus=focus)
+        text = await self._compactor.summarise(session, history, session.next_position, ask, focus=focus)
         messages = len(history) - len(session.history().messages())
         return {"session_id": session.session_id, "messages": messages, "summary": text}
 
