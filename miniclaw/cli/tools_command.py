@@ -115,7 +115,8 @@ async def _call(registry: ToolRegistry, loaded: LoadedSettings, args: argparse.N
     finally:
         lock.release()
     if args.json:
-        say(json.dumps(asdict(result), ensure_ascii=False))
+        shown = {name: value for name, value in asdict(result).items() if name != "kept"}
+        say(json.dumps(shown, ensure_ascii=False))
     else:
         say(result.content, file=sys.stdout if result.ok else sys.stderr)
     return 0 if result.ok else 1

@@ -18,7 +18,7 @@ FEWEST: Final = 16
 """Tokens that the text of a message keeps at the very least; it holds the word on the cut."""
 CUT: Final = "\n[… cut to fit the window]"
 LEFT_OUT: Final = "[… what was called before in this turn is left out to fit the window]\n"
-ARGUMENT_CHARS: Final = (2_000, 500, 100, 0)
+ARGUMENT_CHARS: Final = (8_000, 2_000, 500, 100, 0)
 """What is tried, one after the other, for the longest text inside the arguments of a call."""
 CALLS_SHARE: Final = 2
 """The calls of a turn, without texts and results, may take one part in so many of the room."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation
@@ -40,7 +40,7 @@ class Entry:
     and what the turn had `spent` (seconds) and used (`usage`) by then."""
     position: int = -1
     """Place in the log, from 0; set when it is appended."""
-    passing: dict[str, Any] | None = None
+    passing: dict[str, Any] | None = field(default=None, compare=False)
     """What a model sees in place of the message until its turn ends; never stored, never shown elsewhere."""
 
     def body(self) -> dict[str, Any]:
