@@ -65,15 +65,14 @@ def _without_text(message: Message) -> int:
 def _with_short_arguments(messages: list[Message], room: int) -> list[Message]:
     """The same messages, whose calls cost no more than `room` if that can be: the oldest are shortened first."""
     called = [place for place, message in enumerate(messages) if message.get("tool_calls")]
+    shown = [*messages]
     for most in ARGUMENT_CHARS:
         for places in (called[:-1], called):
-            if sum(_without_text(messages[place]) for place in called) <= room:
-                return messages
-            messages = [
-                _shortened(message, most) if place in places else message
-                for place, message in enumerate(messages)
-            ]
-    return messages
+            if sum(_without_text(shown[place]) for place in called) <= room:
+                return shown
+            for place in places:
+                shown[place] = _shortened(messages[place], most)
+    return shown
 
 
 def _shortened(message: Message, most: int) -> Message:
