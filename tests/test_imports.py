@@ -257,7 +257,7 @@ def test_modules_and_functions_keep_to_their_budget_or_stand_in_the_table() -> N
 CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.py")
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
-        18_700,
+        18_720,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, the thirty ways of printing a call,"
         " budgets, trace, approvals, what a broken-off delete or a removed user leaves, and file tools that no link"
         " leads out of; a quarter is docstrings with units,"
