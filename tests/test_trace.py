@@ -227,6 +227,19 @@ async def test_the_command_shows_the_newest_turn_by_itself_and_records_as_json(
     assert [record["kind"] for record in records] == ["prompt", "model"]
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b"])
+async def test_what_ends_a_line_elsewhere_ends_no_record(
+    tmp_path: Path, mark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([zap(f"a{mark}b"), DONE])) as claw:
+        claw.registry.register(Zap("read"))
+        await say(claw, f"hello{mark}you")
+        await claw.traces.close()
+    assert main(["trace", "--json", "--data-dir", str(tmp_path)]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.split("\n") if line]
+    assert [record["kind"] for record in records] == ["prompt", "model", "tool", "model"]
+
+
 @pytest.mark.parametrize("turn", [[], ["turn_nothing"], ["../../etc/passwd"]])
 def test_a_turn_without_a_trace_is_an_error_in_one_sentence(
     tmp_path: Path, turn: list[str], capsys: pytest.CaptureFixture[str]

@@ -63,7 +63,7 @@ def _find(directory: Path, turn: str | None) -> Path:
 def _read(path: Path) -> list[dict[str, Any]]:
     """The records; a last line that a crash cut off is left out."""
     records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
         try:
             records.append(json.loads(line))
         except ValueError:
