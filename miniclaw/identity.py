@@ -20,11 +20,11 @@ OWNER: Final = "owner"
 USER_ID: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 LOGIN_LIFETIME: Final = 90 * 24 * 3600.0
 """Seconds after which a browser must open the URL with the token again."""
-
-
 PAIRING_LIFETIME: Final = 24 * 3600.0
 PAIRING_ALPHABET: Final = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 """Without signs that are taken for each other."""
+
+_PERSON: Final = "SELECT user_id FROM identities WHERE channel = ? AND account = ? AND platform_user = ?"
 
 
 def is_user_id(value: str) -> bool:
@@ -213,10 +213,10 @@ class Identities:
         self._tokens = {h: user for h, user in self._tokens.items() if user != user_id}
 
     async def wipe(self, user_id: str) -> None:
-        """Delete what is kept of a user beside sessions and files: uploads, usage, deliveries, rules, timers."""
+        """Delete what is kept of a user beside sessions and files: uploads, usage, deliveries, rules, timers, logins."""
 
         def operation(connection: sqlite3.Connection) -> None:
-            for table in ("uploads", "usage", "deliveries", "approval_rules", "timers"):
+            for table in ("uploads", "usage", "deliveries", "approval_rules", "timers", "logins"):
                 connection.execute(f"DELETE FROM {table} WHERE user_id = ?", (user_id,))
 
         await self._db.write(operation)
@@ -241,17 +241,20 @@ class Identities:
         if not self.exists(user_id):
             raise ConfigError(f"There is no user `{user_id}`; `users add` makes one.")
 
-    async def login(self, user_id: str) -> str:
-        """A fresh cookie value for a browser of this user."""
+    async def login(self, token: str) -> str | None:
+        """A fresh cookie value for a browser that shows this token, or `None` when it is nobody's any more."""
+        if self.user_of_token(token) is None:
+            return None
         value = secrets.token_urlsafe(32)
-        row = (hash_of(value), user_id, self._clock())
-        await self._db.write(lambda c: c.execute("INSERT INTO logins VALUES (?, ?, ?)", row).rowcount)
-        return value
+        # Memory may be behind a removal or a new token that is being written: the row says who has the token.
+        statement = "INSERT INTO logins SELECT ?, user_id, ? FROM users WHERE token_hash = ?"
+        row = (hash_of(value), self._clock(), hash_of(token))
+        return value if await self._db.write(lambda c: c.execute(statement, row).rowcount) else None
 
     async def user_of_login(self, value: str) -> str | None:
         """The user of a browser's cookie, or `None` when it is unknown or too old."""
         rows = self._db.read(
-            "SELECT user_id FROM logins WHERE id_hash = ? AND created_at > ?",
+            "SELECT user_id FROM logins l JOIN users USING (user_id) WHERE id_hash = ? AND l.created_at > ?",
             (hash_of(value), self._clock() - LOGIN_LIFETIME),
         )
         return str(rows[0][0]) if rows else None
@@ -263,9 +266,13 @@ class Identities:
     @staticmethod
     def known(connection: sqlite3.Connection, channel: str, account: str, person: str) -> str | None:
         """The user of a platform's person, or `None` for a stranger."""
-        query = "SELECT user_id FROM identities WHERE channel = ? AND account = ? AND platform_user = ?"
-        row = connection.execute(query, (channel, account, person)).fetchone()
+        row = connection.execute(_PERSON, (channel, account, person)).fetchone()
         return str(row[0]) if row else None
+
+    async def user_of_person(self, channel: str, account: str, person: str) -> str | None:
+        """The user of a platform's person, or `None` for a stranger; nobody is minted."""
+        rows = self._db.read(_PERSON, (channel, account, person))
+        return str(rows[0][0]) if rows else None
 
     def group_for(self, connection: sqlite3.Connection, channel: str, account: str, group: str) -> str:
         """The `grp_…` scope of a platform's group, inside the caller's transaction; minted when new."""

@@ -82,11 +82,19 @@ class TimerStore:
         """Those of the settings."""
         return self._read("configured = ?", 1)
 
-    async def save(self, timer: Timer) -> None:
-        """Store a timer in the place of what has its id."""
+    async def save(self, timer: Timer) -> bool:
+        """Store a timer in the place of what has its id; `False`: its user was removed, and nothing is stored."""
         row = row_of(timer)
         marks = ", ".join("?" * len(row))
-        await self._execute(f"INSERT OR REPLACE INTO timers ({COLUMNS}) VALUES ({marks})", row)
+        statement = (
+            f"INSERT OR REPLACE INTO timers ({COLUMNS}) SELECT {marks} "
+            "WHERE EXISTS (SELECT 1 FROM users WHERE user_id = ?)"
+        )
+        return await self._execute(statement, (*row, timer.user_id)) > 0
+
+    async def forget_left(self) -> None:
+        """Remove the timers of users who are not there, which former versions let them make."""
+        await self._execute("DELETE FROM timers WHERE user_id NOT IN (SELECT user_id FROM users)", ())
 
     async def delete(self, timer_id: str) -> None:
         """Remove a timer; its session stays."""
@@ -108,8 +116,8 @@ class TimerStore:
             (following, session_id, timer.timer_id, planned),
         )
 
-    async def _execute(self, statement: str, values: tuple[Any, ...]) -> None:
-        await self._db.write(lambda connection: connection.execute(statement, values).rowcount)
+    async def _execute(self, statement: str, values: tuple[Any, ...]) -> int:
+        return await self._db.write(lambda connection: connection.execute(statement, values).rowcount)
 
     def _read(self, where: str, value: object) -> list[Timer]:
         query = f"SELECT {COLUMNS} FROM timers WHERE {where} ORDER BY next_at IS NULL, next_at LIMIT 200"

@@ -93,6 +93,7 @@ class Timers(Channel):
         for name, settings in self._configured.items():
             await self._identities.ensure(settings.user)
             wanted[name] = self._of_settings(name, settings)
+        await self._store.forget_left()
         for row in self._store.configured():
             given = wanted.get(row.timer_id)
             if given is None:
@@ -136,10 +137,8 @@ class Timers(Channel):
             loop.call_later(RETRY_SECONDS, self._is_settled, inbound)
             return
         if not receipt.stored:
-            timer = inbound.source
-            logger.error("%s: its run was refused: %s", timer, receipt.message)
-        task = loop.create_task(self._move_on(inbound, receipt.session_id))
-        self._tasks.add(task)
+            logger.error("%s: its run was refused: %s", inbound.source, receipt.message)
+        self._tasks.add(task := loop.create_task(self._move_on(inbound, receipt.session_id)))
         task.add_done_callback(self._tasks.discard)
 
     async def _move_on(self, inbound: Inbound, session_id: str | None) -> None:
@@ -177,7 +176,7 @@ class Timers(Channel):
         """Make a timer; answers go to where `message`, the one that asked for it, came from.
 
         Raises:
-            ConfigError: it would never run, there are too many, or the text cannot be kept.
+            ConfigError: it would never run, there are too many, the text cannot be kept, or the user was removed.
         """
         moment = self._clock()
         following = schedule.after(moment, anchor=moment)
@@ -198,7 +197,8 @@ class Timers(Channel):
             anchor=moment,
             next_at=following,
         )
-        await self._store.save(timer)
+        if not await self._store.save(timer):
+            raise ConfigError("This user was removed, so no timer was made.")
         self.wake()
         return timer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import sqlite3
 from collections.abc import AsyncIterator
@@ -13,8 +14,13 @@ from hypothesis import strategies as st
 
 from miniclaw.db import Database
 from miniclaw.errors import ConfigError
+from miniclaw.gateway.protocol import new_id
 from miniclaw.identity import LOGIN_LIFETIME, OWNER, Identities, is_user_id
-from tests.support.core import FakeClock, open_database
+from miniclaw.redis.people import RedisIdentities, RedisTimers
+from miniclaw.schedules import Schedule
+from miniclaw.timer_store import Timer, TimerStore
+from tests.support.core import START, FakeClock, open_database
+from tests.support.redis import fresh_prefix, needs_redis, open_link
 
 
 @pytest.fixture
@@ -32,6 +38,14 @@ async def started(database: Database, clock: FakeClock, *, token: str = "secret"
     identities = Identities(database, clock=clock)
     await identities.start(token)
     return identities
+
+
+async def login(identities: Identities, user_id: str) -> str:
+    """The cookie of a browser of a user, who is made where there is none."""
+    await identities.ensure(user_id)
+    cookie = await identities.login(await identities.new_token(user_id))
+    assert cookie is not None
+    return cookie
 
 
 async def user_for(database: Database, identities: Identities, *person: str) -> str:
@@ -69,11 +83,12 @@ async def test_tokens_of_other_users_are_known_after_a_start_and_no_secret_is_in
     await database.write(lambda c: c.execute("INSERT INTO users VALUES (?, ?, ?, ?)", row).rowcount)
     identities = await started(database, clock, token="owners-token")
     assert identities.user_of_token("bobs-token") == "bob"
-    login = await identities.login("bob")
+    cookie = await identities.login("bobs-token")
+    assert cookie is not None
     await database.close()
     stored = (tmp_path / "miniclaw.db").read_bytes()
     assert b"bob" in stored
-    for secret in (b"owners-token", b"bobs-token", login.encode()):
+    for secret in (b"owners-token", b"bobs-token", cookie.encode()):
         assert secret not in stored
 
 
@@ -120,7 +135,7 @@ def test_every_user_id_of_the_documented_form_is_one(user_id: str) -> None:
 
 async def test_a_login_is_its_user_until_it_is_too_old(database: Database, clock: FakeClock) -> None:
     identities = await started(database, clock)
-    first, second = await identities.login("ann"), await identities.login("bob")
+    first, second = await login(identities, "ann"), await login(identities, "bob")
     assert first != second
     clock.advance(LOGIN_LIFETIME - 1)
     assert await identities.user_of_login(first) == "ann"
@@ -132,17 +147,83 @@ async def test_a_login_is_its_user_until_it_is_too_old(database: Database, clock
 @pytest.mark.parametrize("value", ["", "guess", "\udc80", "\x00"])
 async def test_an_unknown_cookie_is_nobody(database: Database, clock: FakeClock, value: str) -> None:
     identities = await started(database, clock)
-    await identities.login("ann")
+    await login(identities, "ann")
     assert await identities.user_of_login(value) is None
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=needs_redis)])
+async def people(
+    request: pytest.FixtureRequest, database: Database, clock: FakeClock
+) -> AsyncIterator[tuple[Identities, TimerStore]]:
+    """Users and their timers, of both back ends."""
+    if request.param == "redis":
+        async with open_link(fresh_prefix()) as link:
+            identities = RedisIdentities(link, clock=clock)
+            await identities.start("secret")
+            yield identities, RedisTimers(link, clock=clock)
+    else:
+        yield await started(database, clock), TimerStore(database, clock=clock)
+
+
+@pytest.mark.parametrize("by", ["remove", "new_token"])
+async def test_who_logs_in_while_the_token_is_being_withdrawn_is_out_afterwards(
+    people: tuple[Identities, TimerStore], by: str
+) -> None:
+    identities, _ = people
+    token = await identities.add("ann")
+    before = await identities.login(token)
+    calls = [identities.login(token) for _ in range(5)]
+    _, *cookies = await asyncio.gather(getattr(identities, by)("ann"), *calls)
+    cookies = [cookie for cookie in (before, *cookies, await identities.login(token)) if cookie is not None]
+    assert [await identities.user_of_login(cookie) for cookie in cookies] == [None] * len(cookies)
+
+
+async def test_a_login_that_a_removed_user_has_left_is_nobodys_and_goes_with_a_wipe(
+    database: Database, clock: FakeClock
+) -> None:
+    identities = await started(database, clock)
+    left = (hashlib.sha256(b"left").hexdigest(), "gone", clock())
+    await database.write(lambda c: c.execute("INSERT INTO logins VALUES (?, ?, ?)", left).rowcount)
+    assert await identities.user_of_login("left") is None
+    await identities.wipe("gone")
+    assert database.read("SELECT * FROM logins") == []
+
+
+async def test_a_removed_user_makes_no_timer_and_one_that_was_left_is_swept_out(
+    people: tuple[Identities, TimerStore],
+) -> None:
+    identities, timers = people
+
+    def timer(user_id: str) -> Timer:
+        every = Schedule("every", "60s", "UTC")
+        return Timer(
+            timer_id=new_id("tmr"),
+            user_id=user_id,
+            scope=user_id,
+            schedule=every,
+            missed="once",
+            text="x",
+            origin={},
+            anchor=START,
+            next_at=START,
+        )
+
+    await identities.ensure("ann")
+    await identities.ensure("bob")
+    assert await timers.save(timer("ann")) and await timers.save(timer("bob"))
+    await identities.remove("ann")
+    assert not await timers.save(timer("ann"))
+    await timers.forget_left()
+    assert [one.user_id for one in timers.due(START)] == ["bob"]
 
 
 async def test_logins_survive_a_start_and_old_ones_are_swept_out_by_it(
     database: Database, clock: FakeClock
 ) -> None:
     identities = await started(database, clock)
-    await identities.login("ann")
+    await login(identities, "ann")
     clock.advance(LOGIN_LIFETIME + 1)
-    young = await identities.login("bob")
+    young = await login(identities, "bob")
     identities = await started(database, clock)
     assert await identities.user_of_login(young) == "bob"
     assert database.read("SELECT user_id FROM logins") == [("bob",)]
@@ -152,7 +233,8 @@ async def test_a_changed_owners_token_shuts_out_the_browsers_that_the_former_one
     database: Database, clock: FakeClock
 ) -> None:
     identities = await started(database, clock, token="leaked")
-    owners, anns = await identities.login(OWNER), await identities.login("ann")
+    owners, anns = await identities.login("leaked"), await login(identities, "ann")
+    assert owners is not None
     identities = await started(database, clock, token="leaked")
     assert await identities.user_of_login(owners) == OWNER
     identities = await started(database, clock, token="new")

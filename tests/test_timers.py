@@ -278,6 +278,29 @@ async def test_a_timer_that_cannot_be_is_refused_with_a_sentence_and_not_kept(
         assert claw.timers.list("owner") == []
 
 
+async def test_a_turn_that_goes_on_when_its_user_is_removed_makes_no_timer(tmp_path: Path) -> None:
+    asked, removed, seen = asyncio.Event(), asyncio.Event(), []
+
+    async def remind(messages: list[Message]) -> LLMResponse:
+        asked.set()
+        await removed.wait()
+        return call("schedule", text="x", every="60s")
+
+    async def told(messages: list[Message]) -> LLMResponse:
+        seen.append(str(messages[-1]["content"]))
+        return LLMResponse(text="ok")
+
+    given = {"approval.allow": ("schedule",)}
+    async with running_claw(tmp_path, ScriptedProvider([remind, told]), arguments=given) as claw:
+        await claw.identities.ensure("bob")
+        receipt = await send(claw, "remind me", user_id="bob")
+        await asked.wait()
+        await claw.identities.remove("bob")
+        removed.set()
+        await outcome(claw, receipt.turn_id)
+        assert "was removed" in seen[0] and claw.timers.list("bob") == []
+
+
 @pytest.mark.parametrize(
     ("reply_to", "channel"),
     [

@@ -6,13 +6,17 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import aiohttp
 import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.db import Database
+from tests.support.agent import eventually
 from tests.support.claw import TOKEN, running_claw, server_process
 from tests.support.client import raw_client
 from tests.support.inside import database_of
@@ -111,3 +115,37 @@ async def test_a_withdrawn_token_closes_what_it_let_in(tmp_path: Path, action: s
                         await socket.recv()
                 assert closed.value.rcvd is not None and closed.value.rcvd.code == 1008
             assert (await owner.command("ping"))["pong"]
+
+
+async def test_a_cookie_and_a_token_are_no_use_from_the_moment_a_removal_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([]), web=True) as claw:
+        assert claw.web is not None
+        base, token = f"http://127.0.0.1:{claw.web.port}", await claw.identities.add("bob")
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as http:
+
+            async def get(path: str, **headers: str) -> tuple[int, str]:
+                async with http.get(base + path, headers=headers, allow_redirects=False) as answer:
+                    return answer.status, "; ".join(f"{c.key}={c.value}" for c in answer.cookies.values())
+
+            status, cookie = await get(f"/?token={token}")
+            assert (status, await get("/api/sessions", Cookie=cookie)) == (303, (200, ""))
+            disk, busy, copy = threading.Event(), threading.Event(), Database._run_checkpoint
+
+            def slow_copy(database: Database, kind: str) -> bool:
+                busy.set()
+                return disk.wait(20) and copy(database, kind)
+
+            monkeypatch.setattr(Database, "_run_checkpoint", slow_copy)
+            slow = asyncio.create_task(claw.sessions.scrub())  # as after the delete of a session
+            await eventually(busy.is_set)
+            removal = asyncio.create_task(claw.identities.remove("bob"))
+            late = asyncio.create_task(get(f"/?token={token}"))
+            await eventually(lambda: claw.identities.is_gone("bob"))
+            assert (await get("/api/sessions", Cookie=cookie))[0] == 401
+            assert (await get("/api/sessions", Authorization=f"Bearer {token}"))[0] == 401
+            disk.set()
+            await asyncio.gather(slow, removal)
+            assert await late == (401, "")
+            assert (await get("/api/sessions", Cookie=cookie))[0] == 401

@@ -118,13 +118,13 @@ class WebChatChannel(ConnectionChannel):
         token = request.query.get("token")
         if token is None:
             return _static("index.html")
-        user_id = self._identities.user_of_token(token)
-        if user_id is None:
+        login = await self._identities.login(token)
+        if login is None:
             raise ProtocolError("unauthorized", "This token is not valid; open the URL that `serve` printed.")
         response = web.Response(status=303, headers={"Location": "./", "Cache-Control": "no-store"})
         response.set_cookie(
             self._server.cookie,
-            await self._identities.login(user_id),
+            login,
             httponly=True,
             samesite="Strict",
             secure=self._server.url.startswith("https://"),

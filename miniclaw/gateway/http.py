@@ -253,7 +253,7 @@ class HttpServer:
                 # All tabs of a browser share the cookie: one of the former user must not act as the new one.
                 if request.headers.get(USER_HEADER, request.query.get("user", user_id)) != user_id:
                     raise ProtocolError("other_user", "Somebody else is signed in now; load the page again.")
-        if user_id is None:
+        if user_id is None or self._identities.is_gone(user_id):
             raise ProtocolError("unauthorized", "A valid token is needed; open the URL that `serve` printed.")
         request[_USER] = user_id
 

@@ -78,6 +78,17 @@ local function close_delivery(p, d)
   if d.rank then redis.call('ZREM', p .. 'dc:' .. place(d), d.rank) end
 end
 
+local function drop_delivery(p, key)
+  local d = fields(redis.call('HGETALL', p .. 'dl:' .. key))
+  if d.channel then
+    close_delivery(p, d)
+    redis.call('ZREM', p .. 'du:' .. d.user_id, key)
+    redis.call('SREM', p .. 'dt:' .. d.turn_id, key)
+  end
+  redis.call('ZREM', p .. 'du', key)
+  redis.call('UNLINK', p .. 'dl:' .. key)
+end
+
 local function count_usage(p, key, used)
   for _, name in ipairs({'input_tokens', 'output_tokens', 'cached_tokens', 'calls'}) do
     redis.call('HINCRBY', key, used.model .. US .. name, used[name])
@@ -182,6 +193,10 @@ register('delete', function(p, a)
   end
   if a[2] == 'undelivered' and #open > 0 then return false end
   for _, d in ipairs(open) do close_delivery(p, d) end -- nobody is to send them any more
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', p .. 'du', 0, 0)) do -- notices that show the session
+    local shows = redis.call('HGET', p .. 'dl:' .. key, 'turn_id')
+    if shows and shows:find(sid, 1, true) then drop_delivery(p, key) end
+  end
   if s.key then redis.call('HDEL', p .. 'keys', s.key) end
   redis.call('UNLINK', key, p .. 'log:' .. sid, p .. 'steps:' .. sid, p .. 'q:' .. sid, p .. 'ev:' .. sid)
   redis.call('ZREM', p .. 'su:' .. s.user_id, sid)
@@ -200,15 +215,7 @@ end)
 register('purge', function(p, a)
   local gone = redis.call('LPOP', p .. 'ts:' .. a[1], tonumber(a[2])) or {}
   for _, tid in ipairs(gone) do
-    for _, d in ipairs(redis.call('SMEMBERS', p .. 'dt:' .. tid)) do
-      local row = fields(redis.call('HGETALL', p .. 'dl:' .. d))
-      if row.channel then
-        close_delivery(p, row)
-        redis.call('ZREM', p .. 'du:' .. row.user_id, d)
-        redis.call('ZREM', p .. 'du', d)
-      end
-      redis.call('UNLINK', p .. 'dl:' .. d)
-    end
+    for _, d in ipairs(redis.call('SMEMBERS', p .. 'dt:' .. tid)) do drop_delivery(p, d) end
     for _, apr in pairs(redis.call('HVALS', p .. 'at:' .. tid)) do
       redis.call('SREM', p .. 'asked', apr)
       redis.call('UNLINK', p .. 'a:' .. apr)
@@ -529,6 +536,7 @@ register('delivery', function(p, a)
   if a[4] == 'begun' then redis.call('HINCRBY', key, 'attempts', 1) end
   if a[4] == 'sent' or a[4] == 'dead' then close_delivery(p, d) end
   if a[4] == 'sent' then
+    if tonumber(d.n) == 0 then redis.call('HSET', key, 'text', '') end -- a notice: known by its key alone
     redis.call('PEXPIRE', key, a[5])
     redis.call('ZREM', p .. 'du:' .. d.user_id, a[1])
     redis.call('ZREM', p .. 'du', a[1])
@@ -546,6 +554,55 @@ register('revive', function(p, a)
     'uncertain', math.min(2, 2 * tonumber(d.uncertain)))
   open_delivery(p, fields(redis.call('HGETALL', key)))
   return redis.call('HGETALL', key)
+end)
+
+-- user: what is not sent yet, dead letters among it
+register('drop_deliveries', function(p, a)
+  for _, key in ipairs(redis.call('ZRANGE', p .. 'du:' .. a[1], 0, -1)) do drop_delivery(p, key) end
+end)
+
+-- people --------------------------------------------------------------------------------------------------
+
+local function drop_logins(p, user)
+  for _, name in ipairs(redis.call('SMEMBERS', p .. 'logins:' .. user)) do
+    redis.call('UNLINK', p .. 'login:' .. name)
+  end
+  redis.call('UNLINK', p .. 'logins:' .. user)
+end
+
+-- user
+register('drop_logins', function(p, a) drop_logins(p, a[1]) end)
+
+-- user, row ('' removes the user, with the people of platforms and timers that are theirs)
+register('shut_out', function(p, a)
+  drop_logins(p, a[1])
+  if a[2] ~= '' then
+    redis.call('HSET', p .. 'users', a[1], a[2])
+    return
+  end
+  local people = fields(redis.call('HGETALL', p .. 'people'))
+  for who, user in pairs(people) do
+    if user == a[1] then redis.call('HDEL', p .. 'people', who) end
+  end
+  for id, row in pairs(fields(redis.call('HGETALL', p .. 'timers'))) do
+    if cjson.decode(row).user_id == a[1] then redis.call('HDEL', p .. 'timers', id) end
+  end
+  redis.call('HDEL', p .. 'users', a[1])
+end)
+
+-- user, hash of the token that was shown, name of the login, seconds: whether the user has that token
+register('login', function(p, a)
+  local row = redis.call('HGET', p .. 'users', a[1])
+  if not row or cjson.decode(row).token_hash ~= a[2] then return 0 end
+  redis.call('SET', p .. 'login:' .. a[3], a[1], 'EX', a[4])
+  redis.call('SADD', p .. 'logins:' .. a[1], a[3])
+  return 1
+end)
+
+-- name of the login
+register('user_of_login', function(p, a)
+  local user = redis.call('GET', p .. 'login:' .. a[1])
+  return user and redis.call('HEXISTS', p .. 'users', user) == 1 and user
 end)
 
 -- approvals -----------------------------------------------------------------------------------------------
@@ -630,6 +687,24 @@ register('use', function(p, a)
   local key = p .. (a[4] == 'live' and 'ul:' or 'us:') .. a[1] .. ':' .. a[2]
   for _, used in ipairs(cjson.decode(a[3])) do count_usage(p, key, used) end
   if a[4] == 'live' then redis.call('PEXPIRE', key, a[5]) else redis.call('SADD', p .. 'usd:' .. a[1], a[2]) end
+end)
+
+-- timer id, user, row: whether there is the user
+register('save_timer', function(p, a)
+  if redis.call('HEXISTS', p .. 'users', a[2]) == 0 then return 0 end
+  redis.call('HSET', p .. 'timers', a[1], a[3])
+  return 1
+end)
+
+-- those of users who are not there: how many
+register('drop_timers', function(p, a)
+  local gone = 0
+  for id, row in pairs(fields(redis.call('HGETALL', p .. 'timers'))) do
+    if redis.call('HEXISTS', p .. 'users', cjson.decode(row).user_id) == 0 then
+      gone = gone + redis.call('HDEL', p .. 'timers', id)
+    end
+  end
+  return gone
 end)
 
 -- timer id, planned, next ('' = none), session ('' = as it is), whether it goes when it has no next

@@ -46,8 +46,7 @@ class RedisIdentities(Identities):
         if (other := self._tokens.get(token, OWNER)) != OWNER:
             raise ConfigError(f"MINICLAW_TOKEN is the token of the user `{other}`; set another one.")
         if self._users.get(OWNER, {}).get("token_hash") != token:
-            await self._shut_out(OWNER)
-            await self._store(OWNER, {"role": "admin", "token_hash": token, "created_at": self._clock()})
+            await self._shut_out(OWNER, {"role": "admin", "token_hash": token, "created_at": self._clock()})
 
     async def read(self) -> None:
         """Take over what other nodes wrote."""
@@ -56,15 +55,11 @@ class RedisIdentities(Identities):
         self._users = {name: json.loads(row) for name, row in rows.items()}
         self._tokens = {row["token_hash"]: name for name, row in self._users.items() if row.get("token_hash")}
 
-    async def _store(self, user_id: str, row: dict[str, Any]) -> None:
-        await self._link.run("HSET", self._key("users"), user_id, json.dumps(row))
+    async def _shut_out(self, user_id: str, row: dict[str, Any] | None) -> None:
+        """Store or remove (`None`) the user, without a browser that the former token let in."""
+        await self._link.call("shut_out", user_id, "" if row is None else json.dumps(row))
         await self.read()
         self.changed("people")
-
-    async def _shut_out(self, user_id: str) -> None:
-        values = await self._link.run("SMEMBERS", self._key(f"logins:{user_id}"))
-        keys = [self._key(f"login:{value}") for value in values]
-        await self._link.run("UNLINK", self._key(f"logins:{user_id}"), *keys)
 
     def is_admin(self, user_id: str) -> bool:
         return self._users.get(user_id, {}).get("role") == "admin"
@@ -87,8 +82,7 @@ class RedisIdentities(Identities):
     async def new_token(self, user_id: str) -> str:
         self._check_is_other(user_id)
         token = secrets.token_urlsafe(32)
-        await self._shut_out(user_id)
-        await self._store(user_id, {**self._users[user_id], "token_hash": hash_of(token)})
+        await self._shut_out(user_id, {**self._users[user_id], "token_hash": hash_of(token)})
         return token
 
     async def link(self, user_id: str, channel: str, account: str, person: str) -> None:
@@ -116,32 +110,21 @@ class RedisIdentities(Identities):
 
     async def remove(self, user_id: str) -> None:
         self._check_is_other(user_id)
-        await self._shut_out(user_id)
-        people = pairs(await self._link.run("HGETALL", self._key("people")))
-        if theirs := [who for who, name in people.items() if name == user_id]:
-            await self._link.run("HDEL", self._key("people"), *theirs)
-        timers = pairs(await self._link.run("HGETALL", self._key("timers")))
-        if rows := [name for name, row in timers.items() if json.loads(row)["user_id"] == user_id]:
-            await self._link.run("HDEL", self._key("timers"), *rows)
-            self.changed("timers")
-        await self._link.run("HDEL", self._key("users"), user_id)
-        await self.read()
-        self.changed("people")
+        await self._shut_out(user_id, None)
+        self.changed("timers")
 
     async def wipe(self, user_id: str) -> None:
         run, key = self._link.run, self._key
         days = await run("SMEMBERS", key(f"usd:{user_id}"))
-        rows = await run("ZRANGE", key(f"du:{user_id}"), 0, -1)
-        if rows:
-            await run("ZREM", key("du"), *rows)
+        await self._link.call("drop_deliveries", user_id)
+        await self._link.call("drop_logins", user_id)
         gone = [key(f"{kind}:{user_id}:{day}") for day in days for kind in ("us", "ul")]
-        gone += [key(f"dl:{row}") for row in rows]
         cursor = "0"
         while cursor != "-1":
             cursor, names = await run("SCAN", cursor, "MATCH", key("up:*"), "COUNT", 500)
             gone += [name for name in names if await run("HGET", name, "user_id") == user_id]
             cursor = cursor if str(cursor) != "0" else "-1"
-        await run("UNLINK", *gone, *(key(f"{name}:{user_id}") for name in ("usd", "du", "ar")))
+        await run("UNLINK", *gone, *(key(f"{name}:{user_id}") for name in ("usd", "ar")))
 
     async def list(self) -> list[dict[str, Any]]:
         people = pairs(await self._link.run("HGETALL", self._key("people")))
@@ -158,17 +141,22 @@ class RedisIdentities(Identities):
             for name, row in sorted(self._users.items())
         ]
 
-    async def login(self, user_id: str) -> str:
+    async def login(self, token: str) -> str | None:
+        if (user_id := self.user_of_token(token)) is None:
+            return None
         value = secrets.token_urlsafe(32)
-        name, seconds = hash_of(value), int(LOGIN_LIFETIME)
-        await self._link.run("SET", self._key(f"login:{name}"), user_id, "EX", seconds)
-        await self._link.run("SADD", self._key(f"logins:{user_id}"), name)
-        return value
+        known = (user_id, hash_of(token), hash_of(value), int(LOGIN_LIFETIME))
+        return value if await self._link.call("login", *known) else None
 
     async def user_of_login(self, value: str) -> str | None:
         if not value:
             return None
-        found: str | None = await self._link.run("GET", self._key(f"login:{hash_of(value)}"), waits=False)
+        found: str | None = await self._link.call("user_of_login", hash_of(value), waits=False)
+        return found
+
+    async def user_of_person(self, channel: str, account: str, person: str) -> str | None:
+        who = "\x1f".join((channel, account, person))
+        found: str | None = await self._link.run("HGET", self._key("people"), who)
         return found
 
 
@@ -202,11 +190,16 @@ class RedisTimers(TimerStore):
     def _sorted(self) -> list[Timer]:
         return sorted(self._timers.values(), key=lambda t: (t.next_at is None, t.next_at or 0.0))
 
-    async def save(self, timer: Timer) -> None:
+    async def save(self, timer: Timer) -> bool:
         row = dict(zip(COLUMNS.split(", "), row_of(timer), strict=True))
         row |= {name: repr(row[name]) for name in ("anchor", "next_at") if row[name] is not None}
-        await self._link.run("HSET", f"{self._link.prefix}timers", timer.timer_id, json.dumps(row))
+        saved = await self._link.call("save_timer", timer.timer_id, timer.user_id, json.dumps(row))
         await self._told()
+        return bool(saved)
+
+    async def forget_left(self) -> None:
+        if await self._link.call("drop_timers"):
+            await self._told()
 
     async def delete(self, timer_id: str) -> None:
         await self._link.run("HDEL", f"{self._link.prefix}timers", timer_id)
