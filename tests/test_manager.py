@@ -517,6 +517,7 @@ async def test_a_page_shows_calls_results_and_what_the_model_does_not_see(manage
     page = await message_page(manager, session.session_id, "ann", before=None, limit=10)
     common = {"turn_id": "t1"}
     assert page == {
+        "session_id": session.session_id,
         "messages": [
             {
                 **common,
@@ -547,7 +548,7 @@ async def test_the_messages_of_somebody_elses_session_are_as_if_they_were_not_th
 async def test_the_page_of_an_empty_session_is_empty(manager: SessionManager) -> None:
     session = await manager.get_or_create("ann", "web")
     page = await message_page(manager, session.session_id, "ann", before=None, limit=1)
-    assert page == {"messages": [], "more": False}
+    assert page == {"session_id": session.session_id, "messages": [], "more": False}
 
 
 # --- finding words ----------------------------------------------------------------------------------------

@@ -11,10 +11,15 @@ import pytest
 
 from miniclaw.db import Database
 from miniclaw.gateway.protocol import ReplyTarget
+from miniclaw.identity import Identities
 from miniclaw.redis.outbox import RedisOutbox
+from miniclaw.redis.people import RedisIdentities
+from miniclaw.redis.storage import RedisStorage
 from miniclaw.session.outbox import Delivery, Outbox
 from miniclaw.session.ports import Deliveries
-from tests.support.core import START, FakeClock, open_database
+from miniclaw.session.sqlite import SQLiteStorage
+from miniclaw.session.storage import SessionStorage
+from tests.support.core import START, FakeClock, make_session, open_database
 from tests.support.redis import fresh_prefix, needs_redis, open_link
 
 HERE = ("slack", "T1", "C1")
@@ -230,3 +235,63 @@ async def test_a_dead_letter_is_revived_for_its_user_or_an_admin(outbox: Deliver
     for key, who in (("turn_1.0", "ann"), ("turn_2.0", None)):
         revived = await outbox.revive(key, who)
         assert revived is not None and (revived.key, revived.state) == (key, "pending")
+
+
+# --- notices ----------------------------------------------------------------------------------------------
+
+
+def notice(number: int, shows: str = "", **more: Any) -> Delivery:
+    return delivery(0, key=f"note_{number}.0", turn_id=shows, created_at=START + number, **more)
+
+
+@pytest.fixture
+def beside(outbox: Deliveries, database: Database) -> tuple[SessionStorage, Identities]:
+    """The sessions and users of the same back end."""
+    if isinstance(outbox, RedisOutbox):
+        return RedisStorage(outbox._link), RedisIdentities(outbox._link, clock=FakeClock())
+    return SQLiteStorage(database), Identities(database, clock=FakeClock())
+
+
+async def test_a_notice_that_was_sent_is_known_by_its_key_and_has_no_text_any_more(
+    outbox: Deliveries, database: Database
+) -> None:
+    await store(outbox, notice(1), delivery(1))
+    assert await sent_in_order(outbox) == ["note_1.0", "turn_1.0"]
+    assert await outbox.has("note_1.0")
+    if isinstance(outbox, RedisOutbox):
+        keys = [f"{outbox._link.prefix}dl:{key}" for key in ("note_1.0", "turn_1.0")]
+        texts = [await outbox._link.run("HGET", key, "text") for key in keys]
+    else:
+        texts = [row[0] for row in database.read("SELECT text FROM deliveries ORDER BY key")]
+    assert texts == ["", "done 😀"]
+
+
+async def test_a_notice_that_shows_a_session_is_not_kept_longer_than_it(
+    outbox: Deliveries, beside: tuple[SessionStorage, Identities]
+) -> None:
+    for name in ("ses_1", "ses_2"):
+        await beside[0].save(make_session(name))
+    await store(
+        outbox, notice(1, "ses_2 ses_1"), notice(2, "ses_2"), notice(3, "ses_1"), notice(4), delivery(1)
+    )
+    row = await outbox.next_of(*HERE)
+    assert row is not None
+    await outbox.dead(row, "no such channel")
+    await beside[0].delete("ses_1")
+    assert [row.key for row in await outbox.of_user("ann")][1:] in (
+        ["note_2.0", "note_4.0"],
+        ["note_4.0", "note_2.0"],
+    )
+    assert await sent_in_order(outbox) == ["note_2.0", "note_4.0", "turn_1.0"]
+
+
+async def test_no_notice_of_a_user_who_is_wiped_is_sent_and_others_go_on(
+    outbox: Deliveries, beside: tuple[SessionStorage, Identities]
+) -> None:
+    await store(outbox, notice(1), notice(2), notice(3, user_id="bob"))
+    row = await outbox.next_of(*HERE)
+    assert row is not None
+    await outbox.dead(row, "no such channel")
+    await beside[1].wipe("ann")
+    assert [row.key for row in await outbox.of_user(None)] == ["note_3.0"]
+    assert await sent_in_order(outbox) == ["note_3.0"]

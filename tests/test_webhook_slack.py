@@ -30,10 +30,11 @@ from miniclaw.channel.webhook import Answer, WebhookChannel, WebhookRequest
 from miniclaw.channel_settings import SlackAccount
 from miniclaw.cli import main
 from miniclaw.errors import DeliveryError, ProtocolError, StorageError
-from miniclaw.gateway.protocol import Inbound, ReplyTarget
+from miniclaw.gateway.protocol import CommandPayload, Inbound, MessageType, ReplyTarget
 from miniclaw.session.outbox import Outbox
 from tests.support.agent import DictatedProvider, eventually
 from tests.support.claw import running_claw
+from tests.support.core import text_message
 from tests.support.inside import database_of
 from tests.support.model import last_user
 from tests.support.webhooks import Site, Typing, call, echo, platform_claw
@@ -563,6 +564,50 @@ async def test_a_typed_command_is_carried_out_and_told(tmp_path: Path) -> None:
         await one.slack.until(lambda: one.slack.shown)
         text = one.slack.shown[0].text
         assert "calculator" in text and one.turns() == 0
+
+
+async def test_what_a_command_showed_goes_with_its_session_and_its_user(tmp_path: Path) -> None:
+    word = "Zarniwoop"
+
+    async def noted(messages: list[Message]) -> LLMResponse:
+        return LLMResponse(text=f"noted {word}")
+
+    async with workspace(tmp_path, [noted] * 2, stream=False) as one:
+
+        def texts() -> list[Any]:
+            query = "SELECT state, text, user_id FROM deliveries WHERE n = 0 ORDER BY created_at"
+            return database_of(one.claw).read(query)
+
+        async def says(text: str, *, arrives: bool) -> None:
+            count = len(texts())
+            if not arrives:
+                one.slack.faults.append(Fault("chat.postMessage", "error", "channel_not_found"))
+            await one.say(f"<@{BOT}> {text}", channel="D1")
+            await eventually(lambda: [row[0] for row in texts()[count:]] == ["sent" if arrives else "dead"])
+
+        for number in range(2):
+            await one.say(f"<@{BOT}> it is {word}", channel="D1")
+            await one.answers()
+            (session,) = await one.claw.sessions.list()
+            user = session.user_id
+            await says("!history", arrives=True)
+            assert word in one.slack.shown[-1].text and texts()[-1] == ("sent", "", user)
+            for command in ("!history", "!sessions", f"!rename {word}", "!fork"):
+                await says(command, arrives=False)
+                assert word in texts()[-1][1] and texts()[-1][2] == user
+            await says("!memories", arrives=False)
+            if number == 0:
+                for session in await one.claw.sessions.list():
+                    await one.claw.commands.sessions.delete(user, session.session_id)
+                assert [row[0] for row in texts()] == ["sent", "dead"]
+                await database_of(one.claw).write(lambda c: c.execute("DELETE FROM deliveries").rowcount)
+        admin = text_message(user_id="owner", channel="library", msg_id="wipe")
+        wipe = CommandPayload(name="users", args={"action": "remove", "user_id": user, "wipe": True})
+        receipt = await one.claw.router.route(
+            admin.model_copy(update={"msg_type": MessageType.COMMAND, "payload": wipe})
+        )
+        assert receipt.status == "answered", receipt
+        assert texts() == []
 
 
 async def click(one: Workspace, value: str, *, user: str = "U1", number: int = 1) -> tuple[int, str]:

@@ -263,7 +263,7 @@ class Api:
         """Answers that did not reach their platform yet, dead letters among them; for an admin everybody's."""
         names = ("key", "turn_id", "channel", "conversation", "state", "attempts", "error")
         rows = [
-            {name: getattr(delivery, name) for name in names}
+            {name: getattr(delivery, name) for name in names} | ({} if delivery.n else {"turn_id": ""})
             for delivery in await self._c.outbox.of_user(self._user_or_all(request))
         ]
         return json_response({"deliveries": rows})

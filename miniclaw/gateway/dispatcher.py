@@ -152,7 +152,7 @@ class Dispatcher:
                 return True
         if row is None:
             return False
-        with log_ids(turn_id=row.turn_id):
+        with log_ids(turn_id=row.turn_id if row.n else ""):
             await self._deliver(row, conversation)
         return True
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from miniclaw.agent.command_text import command_text
+from miniclaw.agent.command_text import LISTED, command_text
 from miniclaw.agent.replies import is_chinese
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock
@@ -55,7 +55,7 @@ class Notices:
         """Reply to the sender of a message that started no turn, where there is something to say."""
         try:
             if inbound.reply_to is not None and (text := await self.text(inbound, receipt)):
-                await self._store(inbound, text)
+                await self._store(inbound, text, shows=_sessions_in(receipt.result or {}))
         except StorageError as error:
             logger.error("a reply to %s could not be stored: %s", inbound.msg_id, error)
 
@@ -85,21 +85,25 @@ class Notices:
             return command_text(str(receipt.name), receipt.result)
         return receipt.message if receipt.status == "refused" and receipt.code != "ignored" else ""
 
-    async def _store(self, inbound: Inbound, text: str, *, state: DeliveryState = "pending") -> bool:
+    async def _store(
+        self, inbound: Inbound, text: str, *, state: DeliveryState = "pending", shows: str = ""
+    ) -> bool:
         assert inbound.reply_to is not None
         moment = self._clock()
+        person = (inbound.channel, inbound.account, inbound.sender)
+        user_id = inbound.user_id or await self._identities.user_of_person(*person)
         rows = [
             Delivery(
                 key=note_key(inbound, part),
                 n=0,
                 part=part,
-                turn_id="",
-                user_id=inbound.user_id or "",
+                turn_id=shows,
+                user_id=user_id or "",
                 channel=inbound.channel,
                 account=inbound.account,
                 conversation=inbound.reply_to.conversation,
                 target=inbound.reply_to,
-                text=piece,
+                text="" if state == "sent" else piece,
                 state=state,
                 next_at=moment,
                 created_at=moment,
@@ -113,3 +117,9 @@ class Notices:
         if state == "pending":
             self._dispatcher.take_up(rows[0])
         return True
+
+
+def _sessions_in(result: Mapping[str, Any]) -> str:
+    """The ids of the sessions that a command's result tells of; where one is deleted, the text goes with it."""
+    rows = (result, *(result.get("sessions") or ())[:LISTED])
+    return " ".join({str(row["session_id"]) for row in rows if row.get("session_id")})

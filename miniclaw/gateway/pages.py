@@ -42,4 +42,4 @@ async def message_page(
     page = await sessions.storage.load(session_id, last=limit, before=before)
     entries = page.messages if page is not None else []
     more = bool(entries) and entries[0].position > 0
-    return {"messages": [entry_row(entry) for entry in entries], "more": more}
+    return {"session_id": session_id, "messages": [entry_row(entry) for entry in entries], "more": more}

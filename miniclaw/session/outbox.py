@@ -32,6 +32,7 @@ class Delivery:
     """The turn's number; with `part` the order in the conversation."""
     part: int
     turn_id: str
+    """Of a notice (`n` is 0), which belongs to no turn: the ids of the sessions that it shows."""
     user_id: str
     channel: str
     account: str
@@ -171,8 +172,9 @@ class Outbox:
         return await self._update(delivery.key, changes, max(1, delivery.uncertain), where=where)
 
     async def sent(self, delivery: Delivery, handle: str | None) -> None:
-        """The platform took it."""
-        await self._update(delivery.key, "state = 'sent', handle = ?, error = NULL", handle)
+        """The platform took it; of a notice the text goes at once, as no deleted session would take it along."""
+        changes = "state = 'sent', handle = ?, error = NULL, text = CASE n WHEN 0 THEN '' ELSE text END"
+        await self._update(delivery.key, changes, handle)
 
     async def retry(self, delivery: Delivery, error: str, *, at: float, uncertain: int) -> None:
         """It is tried again at `at`; `uncertain` as in `Delivery`."""

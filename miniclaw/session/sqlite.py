@@ -167,6 +167,8 @@ class SQLiteStorage(SessionStorage):
                 "AND turn_id IN (SELECT turn_id FROM turns WHERE session_id = ?)",
                 (session_id,),
             )
+            shows = "DELETE FROM deliveries WHERE n = 0 AND state != 'sent' AND instr(turn_id, ?)"
+            connection.execute(shows, (session_id,))
             for table in ("approvals", "approval_rules"):
                 connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
             # De-duplication keys stay, without text: a retry of a deleted message must not start a turn.
