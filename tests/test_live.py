@@ -105,6 +105,19 @@ def test_text_behind_a_tool_that_nobody_read_is_rendered_without_what_stood_befo
     assert blocks(stage.write("nd\n\n")) == [(0, "<p>behind</p>\n")]
 
 
+@pytest.mark.parametrize("end", ["text.delta", "tool.started", "turn.finished"])
+def test_a_text_whose_end_nobody_read_is_not_rendered_as_part_of_the_next(end: str) -> None:
+    stage = Stage()
+    tool = {"call_id": "c", "name": "f", "arguments": {}}
+    stage.write("one\n\n")
+    stage.write("two\n\nthree", readers=0)
+    stage.emit("tool.started", readers=0, **tool)
+    stage.write("behind", readers=0)
+    data = {"text.delta": {"text": " it\n\n"}, "tool.started": tool, "turn.finished": {"text": "behind"}}[end]
+    said = "behind it" if end == "text.delta" else "behind"
+    assert blocks(stage.emit(end, **data)) == [(0, f"<p>{said}</p>\n")]
+
+
 @pytest.mark.parametrize("end", ["tool.started", "turn.finished"])
 def test_text_that_was_written_while_nobody_read_is_in_the_last_block(end: str) -> None:
     stage = Stage()

@@ -215,6 +215,10 @@ class TurnFeed:
         """The text since the last tool call."""
         return "".join(self._text[self._segment :])
 
+    def segment_start(self, back: int = 0) -> int:
+        """Where in `text` the segment begins, or one of those before it."""
+        return len("".join(self._text[: [0, *self._breaks][-1 - back]]))
+
     def emit(self, name: str, data: dict[str, Any]) -> LiveEvent:
         """Number an event, remember it, and publish it."""
         self.seq += 1

@@ -135,18 +135,25 @@ class _Rendering:
 
     def take(self, event: LiveEvent, feed: TurnFeed) -> list[Block]:
         """Feed a delta, and before it whatever nobody read and so nobody rendered."""
-        text = str(event.data["text"]) if event.seq == self.seq + 1 else feed.text[self.end :]
+        follows = event.seq == self.seq + 1
+        text = str(event.data["text"]) if follows else self._missed(feed, feed.segment_start())
         self.seq = event.seq
         self.end += len(text)
         return self.blocks.feed(text)
 
-    def finish(self, feed: TurnFeed) -> list[Block]:
-        """The last blocks of the segment; then a new one begins."""
-        missed = feed.text[self.end :]
+    def finish(self, event: LiveEvent, feed: TurnFeed) -> list[Block]:
+        """The last blocks of the segment that the event ends; then a new one begins."""
+        missed = self._missed(feed, feed.segment_start(1 if event.name == "tool.started" else 0))
         self.end += len(missed)
         last = self.blocks.feed(missed) + self.blocks.finish()
         self.blocks = BlockRenderer()
         return last
+
+    def _missed(self, feed: TurnFeed, start: int) -> str:
+        """What is not rendered of the segment from `start`; one whose end nobody read is given up."""
+        if self.end < start:
+            self.end, self.blocks = start, BlockRenderer()
+        return feed.text[self.end :]
 
 
 class LiveHtml:
@@ -182,7 +189,7 @@ class LiveHtml:
         if event.name == "text.delta" and feed is not None:
             return (event.frame, *self._blocks(event, self._rendering_of(feed).take(event, feed)))
         if event.name == "tool.started" and feed is not None:
-            return (*self._blocks(event, self._last_blocks(feed)), event.frame)
+            return (*self._blocks(event, self._last_blocks(event, feed)), event.frame)
         return (event.frame,)
 
     def _rendering_of(self, feed: TurnFeed) -> _Rendering:
@@ -190,14 +197,13 @@ class LiveHtml:
         if rendering is None or rendering.attempt != feed.attempt:
             running = {each.turn_id for each in self._live.all()}  # readers may leave before a turn ends
             self._renderings = {t: r for t, r in self._renderings.items() if t in running}
-            start = len(feed.text) - len(feed.segment)
-            rendering = self._renderings[feed.turn_id] = _Rendering(feed.attempt, start)
+            rendering = self._renderings[feed.turn_id] = _Rendering(feed.attempt, feed.segment_start())
         return rendering
 
-    def _last_blocks(self, feed: TurnFeed) -> list[Block]:
+    def _last_blocks(self, event: LiveEvent, feed: TurnFeed) -> list[Block]:
         """The last blocks of what this attempt has written; none where nobody read it."""
         rendering = self._renderings.get(feed.turn_id)
-        return rendering.finish(feed) if rendering and rendering.attempt == feed.attempt else []
+        return rendering.finish(event, feed) if rendering and rendering.attempt == feed.attempt else []
 
     def _snapshot(self, event: LiveEvent) -> tuple[str, ...]:
         """A snapshot is one reader's: it is rendered aside."""
@@ -207,7 +213,7 @@ class LiveHtml:
         return (event.encode(data),)
 
     def _terminal(self, event: LiveEvent, feed: TurnFeed | None) -> tuple[str, ...]:
-        last = self._blocks(event, self._last_blocks(feed)) if feed else ()
+        last = self._blocks(event, self._last_blocks(event, feed)) if feed else ()
         self._renderings.pop(event.turn_id, None)
         text = event.data.get("text")
         data = {**event.data, "html": render_markdown(text)} if text else event.data

@@ -21,6 +21,12 @@ export class Answer {
 		return this.#parts.findLast(part => part instanceof TextPart)
 	}
 
+	/** Text whose last blocks never came; those of the last one may. */
+	get hasRaw() {
+		const last = this.lastText
+		return this.#parts.some(part => part !== last && part.open?.trim())
+	}
+
 	add(part) {
 		this.#parts.push(part)
 		this.element.append(part.element)

@@ -12,7 +12,6 @@ export class Refusal extends Error {
 	}
 }
 
-/** A body is sent as JSON, a form as it is. */
 export async function call(path, body, method = body === undefined ? "GET" : "POST", more = {}) {
 	const isForm = body instanceof FormData
 	let response
@@ -41,4 +40,3 @@ export const link = path => `./api/${path}${path.includes("?") ? "&" : "?"}user=
 export const query = fields => `?${new URLSearchParams(Object.entries(fields).filter(([, value]) => value || value === 0))}`
 
 export const sessionPath = (id, rest = "") => `sessions/${encodeURIComponent(id)}${rest}`
-

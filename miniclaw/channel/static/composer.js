@@ -129,8 +129,7 @@ export class Composer {
 		if (this.#files?.hasFailed) return toast(t("fileFailed"))
 		const text = sound(this.field.value).trim() || (files?.length ? t("seeFiles") : "")
 		if (!files) toast(t("uploading"))
-		if (!text || !files) return
-		if (!this.on.send(text, files)) return
+		if (!text || !files || !this.on.send(text, files)) return
 		this.field.value = ""
 		this.#files?.clear()
 		this.#changed()

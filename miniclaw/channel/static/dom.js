@@ -62,16 +62,16 @@ function adopt() {
 
 /** Storage of one user and path; `set` says whether it took the value. */
 const memory = kind => ({
-	get: key => attempt(() => (owner ? JSON.parse(globalThis[kind].getItem(prefix(owner) + key)) : null), null),
+	get: key => attempt(() => (owner ? JSON.parse(globalThis[kind][prefix(owner) + key] ?? null) : null), null),
 	set: (key, value) =>
 		attempt(() => {
 			if (!owner && kind === "localStorage") return false
-			if (value === null) globalThis[kind].removeItem(prefix(owner) + key)
-			else globalThis[kind].setItem(prefix(owner) + key, JSON.stringify(value))
+			if (value === null) delete globalThis[kind][prefix(owner) + key]
+			else globalThis[kind][prefix(owner) + key] = JSON.stringify(value)
 			return true
 		}, false),
 	all: start =>
-		attempt(() => Object.keys(globalThis[kind]).filter(key => key.startsWith(prefix(owner) + start)).map(key => JSON.parse(globalThis[kind].getItem(key))), [])
+		attempt(() => Object.entries(globalThis[kind]).filter(([key]) => key.startsWith(prefix(owner) + start)).map(([, value]) => JSON.parse(value)), [])
 })
 
 export const local = memory("localStorage")

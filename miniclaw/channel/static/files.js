@@ -6,7 +6,6 @@ import {$} from "./dom.js"
 import {chip} from "./ending.js"
 import {t, why} from "./i18n.js"
 
-/** Of a message. */
 const MOST = 8
 const AT_ONCE = 2
 const BUSY_MS = [500, 1_000, 2_000, 4_000, 8_000]
@@ -67,7 +66,6 @@ export class Files {
 		if (left.length) toast(t("tooManyFiles", {count: MOST, names: left.map(({name}) => name).join(", ")}))
 	}
 
-	/** Upload what did not reach the server. */
 	again() {
 		const lost = [...this.#lists.values()].flat().filter(file => file.isLost)
 		for (const file of lost) Object.assign(file, {problem: null, isLost: false})

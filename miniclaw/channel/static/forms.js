@@ -96,8 +96,7 @@ export function form(title, fields, run, ok = "save", danger = false) {
 		}
 	})
 	const dialog = sheet(title, body)
-	const first = body.querySelector("input, textarea") ?? cancel
-	first.focus()
+	;(body.querySelector("input, textarea") ?? cancel).focus()
 }
 
 export function showShortcuts() {

@@ -55,7 +55,6 @@ export function say(element, key, fill) {
 	element.textContent = t(key, fill)
 }
 
-/** A label and tooltip that follow the language. */
 export function name(element, key, fill) {
 	element.dataset.tName = key
 	named.set(element, fill)

@@ -36,8 +36,6 @@ export class Panel {
 		this.#opener = document.activeElement
 		this.kind = kind
 		this.#query = ""
-		$("panel").hidden = false
-		document.body.classList.add("has-panel")
 		this.#mark()
 		const search = kind === "memory" && h("input", {type: "search", "aria-label": t("find"), placeholder: t("find"), oninput: ({target}) => this.#typed(target.value)})
 		$("panel-search").replaceChildren(search || "")
@@ -50,8 +48,6 @@ export class Panel {
 		if (!this.kind) return
 		const hadFocus = $("panel").contains(document.activeElement)
 		this.kind = null
-		$("panel").hidden = true
-		document.body.classList.remove("has-panel")
 		this.#mark()
 		if (hadFocus) this.#opener?.isConnected && this.#opener.offsetParent ? this.#opener.focus() : $("message").focus()
 	}
@@ -89,6 +85,8 @@ export class Panel {
 	}
 
 	#mark() {
+		$("panel").hidden = !this.kind
+		document.body.classList.toggle("has-panel", this.kind)
 		for (const button of $("panels").children) button.setAttribute("aria-expanded", button.dataset.kind === this.kind)
 	}
 }

@@ -19,7 +19,6 @@ function memoryFields(memory = {}) {
 	]
 }
 
-/** Save a memory, maybe for another, and tell what it comes close to. */
 async function save(values, refresh, supersedes) {
 	const {similar} = await call("memories", {...values, ...(supersedes && {supersedes: supersedes.memory_id})})
 	const close = similar.filter(memory => memory.memory_id !== supersedes?.memory_id)

@@ -12,9 +12,9 @@ export class TextPart {
 	#done = h("div.md")
 	#open = h("div.open", {"aria-live": "off"}, this.#node)
 	#head = null
-	#fresh = []
+	#fresh
 	#added = ""
-	#replaced = false
+	#replaced = true
 
 	constructor(text = "", blocks = [], open = text) {
 		this.text = text
@@ -22,7 +22,6 @@ export class TextPart {
 		this.open = open
 		this.element = h("div.part", this.#done, this.#open)
 		this.#fresh = [...blocks]
-		this.#replaced = true
 		this.paint()
 	}
 
@@ -43,18 +42,14 @@ export class TextPart {
 		return true
 	}
 
-	/** At the text's end; `html` is the whole, as blocks or one piece, where it came. */
+	/** At the text's end; `html` is the whole, where it came. */
 	finish(html) {
-		if (!this.open.trim()) this.#setOpen("")
-		else if (Array.isArray(html) && html.length >= this.count) {
-			this.#fresh.push(...html.slice(this.count))
-			this.count = html.length
-			this.#setOpen("")
-		} else if (typeof html === "string" && html) {
+		if (this.open.trim()) {
+			if (!html) return
 			this.#done.replaceChildren()
 			this.#fresh = [html]
-			this.#setOpen("")
 		}
+		this.#setOpen("")
 	}
 
 	paint() {

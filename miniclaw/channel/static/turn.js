@@ -204,6 +204,7 @@ export class Turn {
 
 	#finish(name, data) {
 		if (name === "command.result") return this.showResult(data)
+		this.isDirty ||= this.#answer.hasRaw
 		if (name === "turn.finished") this.#finishText(data)
 		if (name === "turn.cancelled" && data.text && !this.#answer.text) this.#answer.addText(data.text)
 		this.#close(name, data)

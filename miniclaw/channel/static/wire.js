@@ -25,7 +25,7 @@ export class Wire {
 		addEventListener("online", () => this.retry())
 		addEventListener("offline", () => this.#drop())
 		document.addEventListener("visibilitychange", () => {
-			if (document.visibilityState !== "visible") return
+			if (document.hidden) return
 			this.retry()
 			this.#watch()
 		})
@@ -53,9 +53,7 @@ export class Wire {
 			this.#set({name: "open"})
 		}
 		socket.onmessage = ({data}) => this.#receive(data)
-		socket.onclose = ({code}) => {
-			this.#closed(!opened || code === 1008 || code === 4401, code === 1009 ? "too_large" : "offline")
-		}
+		socket.onclose = ({code}) => this.#closed(!opened || code === 1008 || code === 4401, code === 1009 ? "too_large" : "offline")
 	}
 
 	renew() {
@@ -106,7 +104,6 @@ export class Wire {
 		return true
 	}
 
-	/** Finds a link that died silently. */
 	#watch() {
 		if (!this.isOpen || Date.now() - this.#lastFrame < SILENCE_MS) return
 		const socket = this.#socket
