@@ -1,4 +1,4 @@
-"""What comes when the reader goes up: the earlier parts of turns that are longer than a page of the log."""
+"""What comes when the reader goes up or comes back: earlier parts of long turns, and what was missed meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.claw import running_claw
 
 if TYPE_CHECKING:
     from miniclaw.app import MiniClaw
-    from tests.support.browser import Chromium
+    from tests.support.browser import Chromium, DictatedProvider, Tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.asyncio(loop_scope="session")]
 
@@ -45,6 +45,20 @@ async def logged(claw: MiniClaw, turn: str, answers: Sequence[LLMResponse]) -> s
     entries = [Entry(f"turn_{turn}", at, message, time.time(), None) for at, message in enumerate(said)]
     await claw.sessions.append(session, entries)
     return session.session_id
+
+
+async def written_elsewhere(claw: MiniClaw, session_id: str, names: Sequence[str]) -> None:
+    """Turns that the page is told nothing of."""
+    session = await claw.sessions.get(session_id)
+    assert session is not None
+    for name in names:
+        said = enumerate(({"role": "user", "content": name}, {"role": "assistant", "content": "ok"}))
+        await claw.sessions.append(session, [Entry(name, at, each, time.time(), None) for at, each in said])
+
+
+async def lose_the_line(tab: Tab) -> None:
+    await tab.page.context.set_offline(True)
+    await expect(tab.page.locator("#light")).to_have_class("light connecting")
 
 
 async def test_earlier_parts_of_long_turns_come_whole_and_without_moving_what_is_read(
@@ -105,3 +119,71 @@ async def test_earlier_parts_of_long_turns_come_whole_and_without_moving_what_is
             await expect(bubbles).to_have_text(["", "B?"])
             after = await read.evaluate("element => element.getBoundingClientRect().top")
             assert abs(after - before) <= 1
+
+
+async def test_what_was_written_elsewhere_while_the_line_was_lost_stands_whole_and_in_its_place(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    last_page, older_page = asyncio.Event(), asyncio.Event()
+    provider = ScriptedProvider([END] * 2)
+
+    async def slow(route: Route) -> None:
+        await (older_page if "before=" in route.request.url else last_page).wait()
+        await route.continue_()
+
+    async def shows_all() -> bool:
+        await tab.page.locator("#scroller").evaluate("scroller => (scroller.scrollTop = 0)")
+        return await tab.turns.locator(".bubble").all_inner_texts() == wanted
+
+    async with running_claw(tmp_path, provider, web=True) as claw:
+        async with chromium.tab(claw, excuse="lost") as tab:
+            # A chat that began in this tab, whose log it never read.
+            await tab.is_connected()
+            await tab.ask("begun here")
+            session = await tab.session()
+            await lose_the_line(tab)
+            wanted = ["begun here", *(f"a{n}" for n in range(30))]
+            await written_elsewhere(claw, session, wanted[1:])
+            await tab.page.context.set_offline(False)
+            await eventually(shows_all)
+            # An older page is on its way meanwhile, and a message that waited is taken before the log is read.
+            last_page.set()
+            await tab.page.route("**/messages?*", slow)
+            await tab.page.reload()
+            await tab.ended(25)
+            async with tab.page.expect_request("**/messages?*before=*"):
+                await tab.page.locator("#scroller").evaluate("scroller => (scroller.scrollTop = 0)")
+            last_page.clear()
+            await lose_the_line(tab)
+            await tab.send("held")
+            more = [f"b{n}" for n in range(30)]
+            await written_elsewhere(claw, session, more)
+            await tab.page.context.set_offline(False)
+            await eventually(lambda: len(provider.requests) == 2 and claw.mailbox.load["running"] == 0)
+            last_page.set()
+            await expect(tab.turns.locator(".bubble").first).to_have_text("b6")
+            older_page.set()
+            wanted += [*more, "held"]
+            await eventually(shows_all)
+
+
+async def test_a_text_whose_end_was_missed_is_neither_doubled_nor_left_raw(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    async with running_claw(tmp_path, dictated, web=True) as claw:
+        async with chromium.tab(claw, excuse="lost") as tab:
+            await tab.is_connected()
+            await tab.send("go")
+            dictated.say("I look **it**")
+            await expect(tab.answer).to_contain_text("it")
+            await lose_the_line(tab)
+            dictated.say(" up.\n\nOne moment.")
+            dictated.call("calculator", expression="6*7")
+            dictated.say("It is ")
+            await eventually(lambda: len(dictated.requests) == 2)
+            await tab.page.context.set_offline(False)
+            await expect(tab.answer).to_contain_text("It is")
+            dictated.end("**42**.\n\nThat is all.")
+            await tab.ended(1)
+            texts = tab.answer.locator(".md")
+            await expect(texts).to_have_text(["I look it up.\nOne moment.", "It is 42.\nThat is all."])

@@ -1,6 +1,8 @@
 /* What the server's log holds of a chat. */
 
 import {Refusal, call, query, sessionPath} from "./api.js"
+import {h, icon} from "./dom.js"
+import {why} from "./i18n.js"
 
 /** Oldest first; `before` is the first shown message's position. */
 export function getMessages(id, before, limit = 50) {
@@ -33,4 +35,11 @@ export const byTurn = messages => Map.groupBy(messages, message => message.turn_
 export function said(messages) {
 	const {content, attachments} = messages.find(({role}) => role === "user") ?? {}
 	return [content, attachments]
+}
+
+/** Why it is not shown. */
+export function problem(error, retry) {
+	const isGone = error.status === 404 || error.code === "session_not_found"
+	const text = isGone ? "chatMissing" : ["loadFailed", {reason: why(error)}]
+	return [icon("warn"), h("div", h("span", {t: text}), !isGone && h("button", {t: "retryNow", onclick: retry}))]
 }

@@ -1,9 +1,8 @@
 /* One chat: its turns from the log, live events, and messages on their way. */
 
 import {failed} from "./dialogs.js"
-import {h, icon} from "./dom.js"
-import {why} from "./i18n.js"
-import {byTurn, getMessages, lastPage, said} from "./log.js"
+import {h} from "./dom.js"
+import {byTurn, getMessages, lastPage, problem, said} from "./log.js"
 import {Turn, isTerminal} from "./turn.js"
 
 const CATCH_UP_PAUSE_MS = 400
@@ -24,6 +23,7 @@ export class Thread {
 	#sought = null
 	#page = null
 	#knows = false
+	#seen = null
 
 	constructor({session = null, draft = null}, tools) {
 		Object.assign(this, {session, draft, tools, title: "", isStale: true, scrollPlace: null})
@@ -59,7 +59,9 @@ export class Thread {
 		else this.tools.onChange(this)
 	}
 
+	/** Between a lost line and the next reading of the log there may be a gap. */
 	connectionChanged(isOpen) {
+		if (!isOpen && this.session) this.#seen ??= new Set(this.#turns.keys())
 		for (const turn of this.#echoes.values()) turn.hasEnded || turn.wait(isOpen ? "sending" : turn.isLoose ? "keptHere" : "keptForLater")
 	}
 
@@ -117,22 +119,20 @@ export class Thread {
 
 	/** Ask for the running turn, read the log, go on live. */
 	async sync() {
-		if (!this.session) return
-		this.#again = Boolean(this.#buffer)
-		if (this.#buffer) return
+		if (!this.session || (this.#again = Boolean(this.#buffer))) return
 		this.#buffer = []
 		this.#setBusy(true)
 		try {
 			const running = this.tools.wire.isOpen ? await this.#resume(this.active) : undefined
 			const page = await lastPage(this.session, message => this.#isCut(message, running))
-			this.#merge(page, running)
+			const open = [running, ...this.#waiting.map(({turn_id: id}) => id)]
+			this.#merge(page, running, open)
 			if (running) this.#turn(running)
 			for (const {turn_id: id, ...data} of this.#waiting) this.#turn(id).take({name: "turn.queued", attempt: 0, seq: 0, data})
 			this.#knows = true
-			this.#loading.hidden = true
 			this.isStale = running === undefined
 			this.#fail(null)
-			const open = [running, ...this.#waiting.map(({turn_id: id}) => id)]
+			this.#seen = running === undefined || !this.tools.wire.isOpen ? new Set(this.#turns.keys()) : null
 			const loose = [...this.#turns.values()].filter(turn => turn.isGuess || (!turn.hasEnded && !open.includes(turn.id)))
 			if (running !== undefined) for (const turn of loose.slice(-3)) this.#ask(turn).catch(() => (this.isStale = true))
 		} catch (error) {
@@ -149,7 +149,6 @@ export class Thread {
 		if (this.#again) this.sync()
 	}
 
-	/** Lead to the turn of a message, and mark it. */
 	find(position) {
 		this.#sought = position
 		this.#seek()
@@ -177,8 +176,7 @@ export class Thread {
 			if (error.code !== "turn_not_found") throw error
 			return this.#ask()
 		})
-		const isOther = turn && running && running !== turn.id
-		return isOther ? this.#ask(this.#turns.get(running) ?? {id: running}) : running
+		return turn && running && running !== turn.id ? this.#ask(this.#turns.get(running) ?? {id: running}) : running
 	}
 
 	async #ask(turn) {
@@ -208,22 +206,17 @@ export class Thread {
 	}
 
 	/** The rest of the running turn comes as events. */
-	#merge(page, running) {
-		let groups = byTurn(page.messages)
-		if (page.more && this.#knows && ![...groups.keys()].some(id => this.#turns.has(id))) {
-			for (const turn of this.#turns.values()) turn.element.remove()
-			this.#turns.clear()
-			this.#knows = false
-		}
-		const edge = this.#knows && this.#find(turn => turn.messages?.[0].position === this.#first)
-		// A turn that stays as it is does not grow upwards.
-		if (edge?.hasEnded && !edge.isDirty) groups = byTurn((page.messages = page.messages.filter(({position}) => position >= this.#first)))
-		if (!this.#knows || page.messages[0]?.position < this.#first) this.#noteFirst(page)
+	#merge(page, running, open) {
+		const before = this.#seen ?? this.#turns
+		if (page.more && !page.messages.some(({turn_id: id}) => before.has(id))) this.#beginAnew(open)
+		if (!this.#knows) this.#noteFirst(page)
 		this.#end = page.messages.at(-1)?.position ?? -1
+		// What is further up comes when one goes there.
+		const groups = byTurn(page.messages.filter(({position}) => position >= this.#first))
 		let previous = null
-		const newest = [...groups.keys()].at(-1)
 		for (const [id, messages] of groups) {
 			const turn = this.#turns.get(id) ?? this.#append(id, previous)
+			if (previous?.element.compareDocumentPosition(turn.element) === Node.DOCUMENT_POSITION_PRECEDING) previous.element.after(turn.element)
 			previous = turn
 			turn.messages ??= messages
 			if (turn.hasEnded && !turn.isDirty) continue
@@ -231,8 +224,18 @@ export class Thread {
 			if (id === running) {
 				if (!turn.attempt) turn.restart()
 				turn.setUser(...said(messages))
-			} else turn.fill(messages, running !== undefined || id !== newest)
+			} else turn.fill(messages, running !== undefined || id !== [...groups.keys()].at(-1))
 		}
+	}
+
+	/** Behind a gap: of what was shown only that stays which runs, waits, or was just sent. */
+	#beginAnew(open) {
+		for (const [id, turn] of this.#turns) {
+			if (!turn.hasEnded && (open.includes(id) || !this.#seen?.has(id))) continue
+			this.#turns.delete(id)
+			turn.element.remove()
+		}
+		this.#knows = false
 	}
 
 	#append(id, previous) {
@@ -242,19 +245,20 @@ export class Thread {
 		const echo = [...this.#echoes.values()].find(waiting => !waiting.hasEnded)
 		if (previous) previous.element.after(turn.element)
 		else if (previous === null) this.#list.prepend(turn.element)
-		else if (echo) echo.element.before(turn.element)
-		else this.#list.append(turn.element)
+		else this.#list.insertBefore(turn.element, echo?.element ?? null)
 		return turn
 	}
 
 	#loadOlder = () => (this.#page ??= this.#readOlder().finally(() => (this.#page = null)))
 
 	async #readOlder() {
+		const first = this.#first
 		try {
-			const page = await getMessages(this.session, this.#first, this.#sought === null ? 50 : 200)
+			const page = await getMessages(this.session, first, this.#sought === null ? 50 : 200)
 			this.#fail(null)
 			this.#setBusy(true)
-			this.tools.scroll.holding(this.#list.firstElementChild, () => this.#prepend(page))
+			// Else the chat was begun anew meanwhile.
+			if (first === this.#first) this.tools.scroll.holding(this.#list.firstElementChild, () => this.#prepend(page))
 			this.#look() // it may still be in sight
 		} catch (error) {
 			this.#fail(error)
@@ -282,13 +286,8 @@ export class Thread {
 	#setBusy = isBusy => this.element.setAttribute("aria-busy", isBusy)
 
 	#fail(error) {
-		this.#problem.replaceChildren()
-		if (!error) return
+		this.#problem.replaceChildren(...(error ? problem(error, () => this.sync()) : []))
 		this.#loading.hidden = true
-		const isGone = error.status === 404 || error.code === "session_not_found"
-		const text = isGone ? {t: "chatMissing"} : {t: ["loadFailed", {reason: why(error)}]}
-		const again = !isGone && h("button", {t: "retryNow", onclick: () => this.sync()})
-		this.#problem.append(icon("warn"), h("div", h("span", text), again))
 	}
 
 	#on = {
