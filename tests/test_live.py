@@ -108,7 +108,7 @@ def test_text_behind_a_tool_that_nobody_read_is_rendered_without_what_stood_befo
 @pytest.mark.parametrize("end", ["text.delta", "tool.started", "turn.finished"])
 def test_a_text_whose_end_nobody_read_is_not_rendered_as_part_of_the_next(end: str) -> None:
     stage = Stage()
-    tool = {"call_id": "c", "name": "f", "arguments": {}}
+    tool: Payload = {"call_id": "c", "name": "f", "arguments": {}}
     stage.write("one\n\n")
     stage.write("two\n\nthree", readers=0)
     stage.emit("tool.started", readers=0, **tool)

@@ -78,13 +78,10 @@ class EventBus:
 
     def publish(self, topic: str, event: Any) -> None:
         """Hand `event` to every handler of the topic and of the prefixes above it."""
-        matched = self._handlers.get(topic)
-        if matched:
-            self._deliver(matched, topic, event)
+        self.relay(topic, event)
         dot = topic.rfind(".")
         while dot > 0:
-            matched = self._handlers.get(f"{topic[:dot]}.*")
-            if matched:
+            if matched := self._handlers.get(f"{topic[:dot]}.*"):
                 self._deliver(matched, topic, event)
             dot = topic.rfind(".", 0, dot)
 
@@ -187,8 +184,7 @@ class TurnFeed:
         self._ring: deque[tuple[LiveEvent, int]] = deque()
         self._ring_bytes = 0
         self._text: list[str] = []
-        self._segment = 0
-        self._breaks: list[int] = []
+        self._breaks = [0]
         self._reasoning: list[str] = []
         self._tools: dict[str, dict[str, Any]] = {}
         self._approval: dict[str, Any] | None = None
@@ -206,18 +202,18 @@ class TurnFeed:
     @property
     def paragraphs(self) -> str:
         """The same for readers who see no tools: what was said behind one stands below what was said before."""
-        places = [0, *self._breaks, len(self._text)]
+        places = [*self._breaks, len(self._text)]
         said = ("".join(self._text[start:end]).strip() for start, end in itertools.pairwise(places))
         return "\n\n".join(filter(None, said))
 
     @property
     def segment(self) -> str:
         """The text since the last tool call."""
-        return "".join(self._text[self._segment :])
+        return "".join(self._text[self._breaks[-1] :])
 
     def segment_start(self, back: int = 0) -> int:
         """Where in `text` the segment begins, or one of those before it."""
-        return len("".join(self._text[: [0, *self._breaks][-1 - back]]))
+        return len("".join(self._text[: self._breaks[-1 - back]]))
 
     def emit(self, name: str, data: dict[str, Any]) -> LiveEvent:
         """Number an event, remember it, and publish it."""
@@ -236,8 +232,7 @@ class TurnFeed:
         """Take over what stored steps of earlier attempts showed; they are not sent again as events."""
         if text:
             self._text.append(text)
-            self._segment = len(self._text)
-            self._breaks.append(self._segment)
+            self._breaks.append(len(self._text))
         self._tools.update((tool["call_id"], tool) for tool in tools)
 
     def since(self, attempt: int | None, seq: int) -> list[LiveEvent] | None:
@@ -268,8 +263,7 @@ class TurnFeed:
             self._reasoning.append(data["text"])
         elif name == "tool.started":
             self._tools[data["call_id"]] = dict(data)
-            self._segment = len(self._text)
-            self._breaks.append(self._segment)
+            self._breaks.append(len(self._text))
         elif name == "tool.finished":
             self._tools.setdefault(data["call_id"], {}).update(data)
         elif name == "approval.requested":
@@ -287,7 +281,7 @@ class TurnFeed:
 
     def _restore(self, data: dict[str, Any]) -> None:
         before = data["text"].removesuffix(data["segment"])
-        self._text, self._segment, self._breaks = [before, data["segment"]], 1, [1]
+        self._text, self._breaks = [before, data["segment"]], [0, 1]
         self._reasoning, self._approval = [data["reasoning"]], data["approval"]
         self._tools = {tool["call_id"]: tool for tool in data["tools"]}
         self._ring.clear()

@@ -135,23 +135,21 @@ class _Rendering:
 
     def take(self, event: LiveEvent, feed: TurnFeed) -> list[Block]:
         """Feed a delta, and before it whatever nobody read and so nobody rendered."""
-        follows = event.seq == self.seq + 1
-        text = str(event.data["text"]) if follows else self._missed(feed, feed.segment_start())
+        text = str(event.data["text"]) if event.seq == self.seq + 1 else self._missed(feed)
         self.seq = event.seq
         self.end += len(text)
         return self.blocks.feed(text)
 
     def finish(self, event: LiveEvent, feed: TurnFeed) -> list[Block]:
         """The last blocks of the segment that the event ends; then a new one begins."""
-        missed = self._missed(feed, feed.segment_start(1 if event.name == "tool.started" else 0))
-        self.end += len(missed)
+        missed = self._missed(feed, 1 if event.name == "tool.started" else 0)
         last = self.blocks.feed(missed) + self.blocks.finish()
-        self.blocks = BlockRenderer()
+        self.end, self.blocks = self.end + len(missed), BlockRenderer()
         return last
 
-    def _missed(self, feed: TurnFeed, start: int) -> str:
-        """What is not rendered of the segment from `start`; one whose end nobody read is given up."""
-        if self.end < start:
+    def _missed(self, feed: TurnFeed, back: int = 0) -> str:
+        """What is not rendered from the segment on; one before it, whose end nobody read, is given up."""
+        if self.end < (start := feed.segment_start(back)):
             self.end, self.blocks = start, BlockRenderer()
         return feed.text[self.end :]
 
@@ -170,11 +168,9 @@ class LiveHtml:
 
     def frames(self, event: LiveEvent) -> tuple[str, ...]:
         """What an HTML reader is sent for an event."""
-        if self._latest is not None and self._latest[0] is event:
-            return self._latest[1]
-        frames = self._render(event)
-        self._latest = (event, frames)
-        return frames
+        if self._latest is None or self._latest[0] is not event:
+            self._latest = (event, self._render(event))
+        return self._latest[1]
 
     def _render(self, event: LiveEvent) -> tuple[str, ...]:
         if event.name == "turn.snapshot":
