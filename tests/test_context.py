@@ -99,6 +99,21 @@ def test_recalled_memories_stay_within_their_tokens(contents: list[str], limit: 
         )
 
 
+@pytest.mark.parametrize("limit", [1, 20, 40, 100, 800])
+async def test_what_a_turn_says_it_used_is_what_the_prompt_shows(tmp_path: Path, limit: int) -> None:
+    provider = ScriptedProvider([echo])
+    async with running_claw(tmp_path, provider, arguments={"memory.recall_tokens": limit}) as claw:
+        for number in range(5):
+            await claw.memory.save("owner", f"lake {number} is deep. " + f"It lies at {number}. " * 60)
+        used = (await outcome(claw, (await send(claw, "how deep is the lake?")).turn_id))["data"][
+            "used_memories"
+        ]
+    system = provider.requests[0][0]["content"]
+    lines = [line for line in system.splitlines() if line.startswith("- [mem_")]
+    assert [row["memory_id"] for row in used] == [line[3:].split(",")[0] for line in lines]
+    assert all("lake" in line for line in lines) and (limit == 1) <= (lines == [])
+
+
 def test_a_long_memory_is_cut_at_its_share_and_those_after_it_are_still_shown() -> None:
     memories = [found("meeting " * 2000), found("My sister lives in Chengdu.", memory_id="mem_2")]
     builder = SystemPromptBuilder()

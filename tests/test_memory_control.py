@@ -25,7 +25,7 @@ from miniclaw.mcp.library import Library
 from miniclaw.memory import LongTermMemory
 from miniclaw.session.models import Session, Usage
 from miniclaw.tools import ToolContext
-from tests.support.agent import send
+from tests.support.agent import outcome, send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client
 from tests.support.model import illegal
@@ -255,6 +255,25 @@ async def test_what_a_memory_tool_found_is_seen_in_its_turn_and_stands_in_no_log
     results = [row["content"] for row in rows if row["role"] == "tool"]
     assert results == seen[3], "the next turn reads what the log keeps"
     assert f"Found: {saved.memory_id}." in results[0] and f"Close to it: {saved.memory_id}." in results[1]
+    assert texts_below(tmp_path, secret) == []
+
+
+@pytest.mark.parametrize("said", ["look", "delegate"])
+async def test_the_closing_words_of_a_limit_quote_no_memory(tmp_path: Path, said: str) -> None:
+    secret = "Kwijibo-7731"
+
+    async def searches(messages: list[Message]) -> LLMResponse:
+        if messages[-1]["content"] == "delegate":
+            return LLMResponse(tool_calls=(ToolCall.of("d1", "delegate", {"task": "look it up"}),))
+        return LLMResponse(tool_calls=(ToolCall.of("c1", "memory_search", {"query": "bicycle lock"}),))
+
+    arguments = {"agent.max_iterations": 1 if said == "look" else 4, "approval.allow": ("delegate",)}
+    async with running_claw(tmp_path, ScriptedProvider([searches] * 9), arguments=arguments) as claw:
+        saved = await claw.memory.save("owner", f"The number of the bicycle lock is {secret}.")
+        end = (await outcome(claw, (await send(claw, said)).turn_id))["data"]
+        assert end["stopped_by"] == "iterations" and f"Found: {saved.memory_id}." in end["text"]
+        await claw.memory.delete("owner", saved.memory_id)
+        await claw.traces.close()
     assert texts_below(tmp_path, secret) == []
 
 

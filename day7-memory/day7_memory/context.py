@@ -53,13 +53,12 @@ class SystemPromptBuilder:
         return "\n\n".join(layer.text for layer in layers)
 
     def fitting(self, memories: Sequence[MemorySearchResult]) -> list[MemorySearchResult]:
-        """放得下的前几条：说“用到了”的只能是它们。"""
+        """放得下的那几条：说“用到了”的只能是它们。"""
         left, chosen = self._recall_tokens, []
         for memory in memories:
-            left -= estimate_tokens(_line(memory))
-            if left < 0:
-                break
-            chosen.append(memory)
+            if (cost := estimate_tokens(_line(memory))) <= left:
+                left -= cost
+                chosen.append(memory)
         return chosen
 
 

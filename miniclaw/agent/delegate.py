@@ -102,7 +102,7 @@ class DelegateTool(Tool):
                     async for event in events:
                         match event:
                             case ToolFinished() if event.result.ok:
-                                known = event.result.content
+                                known = event.result.lasting
                             case Finished():
                                 end = event
         except TimeoutError:

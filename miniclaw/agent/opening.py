@@ -94,6 +94,8 @@ class TurnOpening:
     def layers(self, session: Session, turn: Turn, progress: Progress) -> list[Layer]:
         """The system prompt, layer by layer."""
         skills, active = self._c.skills, session.metadata.get("skills") or ()
+        window = self._c.window.size(session.metadata.get("model") or self._c.provider.info.name)
+        progress.memories = self._prompt.fitting(progress.memories, window=window)
         return self._prompt.layers(
             skills=skills.prompt(active, token_limit=self._c.settings.skills.prompt_tokens),
             memories=progress.memories,
@@ -103,7 +105,7 @@ class TurnOpening:
             project=project_instructions(
                 progress.context.workspace, workspace_of(self._c.data_dir, turn.scope, {}).parent
             ),
-            window=self._c.window.size(session.metadata.get("model") or self._c.provider.info.name),
+            window=window,
         )
 
     async def tools(self, session: Session, progress: Progress) -> ToolBox:

@@ -151,7 +151,7 @@ def show_tool(feed: TurnFeed, event: ToolStarted | ToolFinished, progress: Progr
         return
     result = event.result
     if result.ok or isinstance(result.data, str):  # what a sub-task knew when it was stopped
-        progress.last_result = (result.content if result.ok else result.data) or progress.last_result
+        progress.last_result = (result.lasting if result.ok else result.data) or progress.last_result
     progress.tools.append({"call_id": call.id, "name": call.name, "ok": result.ok, "ms": event.ms})
     logger.info("tool %s: %s in %d ms", call.name, "ok" if result.ok else "failed", event.ms)
     feed.emit(

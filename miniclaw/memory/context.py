@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from miniclaw.errors import unavailable
 from miniclaw.memory.compaction import summary_tokens
@@ -27,6 +27,7 @@ Keep answers short unless asked for more; use Markdown where it helps."""
 
 Recalled = MemorySearchResult | ConversationHit
 """What memory gave for a turn."""
+R = TypeVar("R", bound=Recalled)
 
 LIMITS: Final = {
     "persona": (8_000, 0.15),
@@ -132,20 +133,21 @@ class SystemPromptBuilder:
             )
         )
 
-    def fitting(self, memories: Sequence[Recalled], *, window: int | None = None) -> list[Recalled]:
+    def fitting(self, memories: Sequence[R], *, window: int | None = None) -> list[R]:
         """The memories that the prompt has room for, the best first: those that a turn may say it used."""
         return [memory for memory, _ in self._lines(memories, window)]
 
-    def _lines(self, memories: Sequence[Recalled], window: int | None) -> list[tuple[Recalled, str]]:
+    def _lines(self, memories: Sequence[R], window: int | None) -> list[tuple[R, str]]:
         """Those memories, each with what the prompt shows of it."""
         left = self._recall_tokens
         if window is not None:
             left = min(left, int(window * LIMITS["memory"][1]))
         most = max(int(left * LARGEST), min(left, LEAST))
-        chosen: list[tuple[Recalled, str]] = []
+        chosen: list[tuple[R, str]] = []
         for memory in memories:
             line = cut_to_tokens(_line(memory), most, LONGER)
-            if line and (cost := estimate_tokens(line)) <= left:
+            has_words = line.removesuffix(LONGER).partition("] ")[2].strip()
+            if has_words and (cost := estimate_tokens(line)) <= left:
                 left -= cost
                 chosen.append((memory, line))
         return chosen

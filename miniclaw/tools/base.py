@@ -32,6 +32,11 @@ class ToolResult:
     """What the log keeps in place of the content, where it may be forgotten: the model reads the content in this turn
     only. `None` = the content itself."""
 
+    @property
+    def lasting(self) -> str:
+        """What may be stored of the content."""
+        return self.content if self.kept is None else self.kept
+
     @classmethod
     def failure(cls, error: str) -> ToolResult:
         """A failed call; the model reads the error as the content."""
