@@ -243,13 +243,18 @@ async def test_a_message_sent_during_an_answer_waits_its_turn_and_stop_means_the
         dictated.say("慢慢说")
         await expect(tab.answer).to_have_text("慢慢说")
         await tab.send("二")
-        await expect(tab.turns.last).to_contain_text("排队中")
+        await expect(tab.turns.last).to_contain_text("前面还有 1 条")
+        await tab.send("三")
+        await expect(tab.turns.last).to_contain_text("前面还有 2 条")
         await tab.page.keyboard.press("Escape")
         await expect(tab.turns.first).to_contain_text("已停止")
+        await expect(tab.turns.last).to_contain_text("前面还有 1 条")
         dictated.end("说完了。")
-        await tab.ended(2)
-        assert await tab.prose() == "说完了。"
-        await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二"])
+        await expect(tab.turns.nth(1)).to_contain_text("说完了。")
+        dictated.end("也说完了。")
+        await tab.ended(3)
+        assert await tab.prose() == "也说完了。"
+        await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二", "三"])
 
 
 async def test_enter_that_ends_a_composition_does_not_send_and_the_next_one_does(

@@ -287,6 +287,11 @@ async def test_a_phone_shows_everything_without_scrolling_sideways(
             await expect(tab.sessions).to_be_in_viewport()
             assert await tab.page.evaluate(fits)
             await expect(tab.page.locator("#close-menu")).to_be_focused()
+            await tab.page.locator("#sessions li button").tap()
+            await expect(tab.page.get_by_role("menu")).to_be_visible()
+            await tab.page.keyboard.press("Escape")  # of what lies above the drawer, which stays
+            await expect(tab.page.get_by_role("menu")).to_have_count(0)
+            await expect(tab.sessions).to_be_in_viewport()
             await tab.page.locator("#close-menu").tap()
             await expect(tab.page.locator("#menu")).to_be_focused()
             await tab.page.keyboard.press("Control+k")

@@ -3,6 +3,7 @@
 import {attempt, name, say} from "./i18n.js"
 
 export const $ = id => document.getElementById(id)
+export const isCovered = () => document.querySelector("dialog[open], :popover-open")
 export const listen = (id, type, run) => $(id).addEventListener(type, run)
 
 /** Such as `p.note.small`; `t` and `label` are keys of texts, or `[key, values]`. */

@@ -51,7 +51,6 @@ export class Files {
 		this.#set([])
 	}
 
-	/** Take files to upload, or `{id, name}` of the server's. */
 	add(files, key) {
 		const list = [...this.#of(key)]
 		const fresh = files.filter(({id}) => !id || !list.some(file => file.id === id))

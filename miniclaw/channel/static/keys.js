@@ -1,7 +1,7 @@
 /* Keyboard shortcuts. */
 
 import {showShortcuts} from "./dialogs.js"
-import {$} from "./dom.js"
+import {$, isCovered} from "./dom.js"
 
 export const MAC = /Mac|iPhone|iPad/.test(navigator.platform)
 /** `on` has `newChat()`, `search()`, `copyLast()`, `escape()`. */
@@ -9,7 +9,7 @@ export function listenForKeys(on) {
 	addEventListener("keydown", event => {
 		const isMain = (MAC ? event.metaKey : event.ctrlKey) && !event.altKey
 		const key = event.key.toLowerCase()
-		if (document.querySelector("dialog[open], :popover-open") || $("page").inert || event.isComposing) return
+		if (isCovered() || $("page").inert || event.isComposing) return
 		if (event.key === "Escape") return void (event.defaultPrevented || (event.target.type === "search" && event.target.value) || on.escape())
 		const run = isMain && (event.shiftKey ? {o: on.newChat, ";": on.copyLast, ":": on.copyLast} : {k: on.search, "/": showShortcuts})[key]
 		if (!run) return

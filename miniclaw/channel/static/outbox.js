@@ -3,7 +3,6 @@
 import {newId, sound, tab} from "./dom.js"
 import {why} from "./i18n.js"
 
-/** Times that a message goes unanswered on an open line. */
 const TRIES = 3
 
 export class Outbox {

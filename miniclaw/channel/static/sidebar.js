@@ -2,7 +2,7 @@
 
 import {call, query, sessionPath} from "./api.js"
 import {chatMenu, failed, signButton} from "./dialogs.js"
-import {$, h, listen} from "./dom.js"
+import {$, h, isCovered, listen} from "./dom.js"
 import {dates, t} from "./i18n.js"
 
 const DAY_MS = 86_400_000
@@ -26,7 +26,7 @@ export class Sidebar {
 		for (const id of ["close-menu", "shade"]) listen(id, "click", () => this.toggle(false))
 		listen("search", "input", () => this.#search())
 		addEventListener("keydown", event => {
-			if (event.key !== "Escape" || !document.body.classList.contains("drawer")) return
+			if (event.key !== "Escape" || !document.body.classList.contains("drawer") || isCovered()) return
 			event.preventDefault()
 			this.toggle(false)
 		})

@@ -19,7 +19,6 @@ export class Status {
 		this.#drawTheme()
 	}
 
-	/** A break shorter than a moment is not worth a line. */
 	connection(state) {
 		this.#state = state
 		clearTimeout(this.#timer)

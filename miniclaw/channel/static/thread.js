@@ -98,7 +98,10 @@ export class Thread {
 		const turn = this.#turn(payload.turn_id)
 		const missing = turn.take(payload)
 		if (missing) this.#catchUp(turn, missing)
-		if (isTerminal(payload.name) && turn.isDirty) this.sync()
+		if (isTerminal(payload.name)) {
+			for (const other of this.#turns.values()) other.moveUp(turn)
+			if (turn.isDirty) this.sync()
+		}
 		if (!/^text\.|\.delta$/.test(payload.name)) this.tools.onChange(this)
 	}
 
@@ -154,7 +157,6 @@ export class Thread {
 		this.#seek()
 	}
 
-	/** What was said live has no position before the log is read. */
 	async #seek(isRead = false) {
 		const position = this.#sought
 		if (position === null || this.#buffer) return
@@ -199,7 +201,6 @@ export class Thread {
 		setTimeout(() => (turn.isCatchingUp = false), CATCH_UP_PAUSE_MS)
 	}
 
-	/** A turn is filled from its beginning, where that is shown. */
 	#isCut({role, turn_id: id, position}, running) {
 		const turn = this.#turns.get(id)
 		return this.#knows && role !== "user" && position > this.#first && turn && id !== running && (turn.isDirty || !turn.hasEnded)

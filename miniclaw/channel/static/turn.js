@@ -65,6 +65,16 @@ export class Turn {
 		say(this.#pulseText, key, fill)
 	}
 
+	#queue(place) {
+		this.place = place
+		this.wait(place > 0 ? "queued" : "queuedNext", {position: place})
+	}
+
+	/** Another turn has ended. */
+	moveUp({place = 0}) {
+		if (!this.hasEnded && this.place > place) this.#queue(this.place - 1)
+	}
+
 	/** What is shown stays until the next events tell all of it. */
 	restart() {
 		Object.assign(this, {attempt: 0, seq: 0, isDirty: false})
@@ -141,8 +151,9 @@ export class Turn {
 		switch (name) {
 			case "turn.queued":
 				this.setUser(data.text, data.attachments)
-				return this.wait(data.position > 0 ? "queued" : "queuedNext", data)
+				return this.#queue(data.position)
 			case "turn.started":
+				this.place = 0
 				this.setUser(data.text, data.attachments)
 				return this.#run(this.attempt > 1 ? "retried" : "thinking")
 			case "text.delta":
