@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from miniclaw.agent.adapt import fit_tools
 from miniclaw.agent.answer import AnswerBuilder, usage_of
 from miniclaw.agent.arguments import parse_call
 from miniclaw.agent.providers import LLMChunk, LLMResponse
+from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.responses import ResponsesAssembler
+from miniclaw.agent.sse import EventReader
 from miniclaw.agent.stream import ChatAssembler
 from miniclaw.errors import ModelError
 from miniclaw.gateway.protocol import has_unreadable
@@ -599,3 +602,46 @@ def test_a_plain_answer_has_nothing_that_goes_back() -> None:
     response = assembled(chunk(content="hi", reasoning="hm", finish="stop"))
     assert response.to_message() == {"role": "assistant", "content": "hi"}
     assert LLMChunk() == LLMChunk("", "", None)
+
+
+# --- schemas that every server takes ----------------------------------------------------------------------
+
+TREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"root": {"$ref": "#/$defs/N"}},
+    "$defs": {
+        "N": {"type": "object", "properties": {name: {"$ref": "#/$defs/N"} for name in "abc"}},
+    },
+}
+
+
+def simple(schema: dict[str, Any]) -> Any:
+    (tool,), _, _ = fit_tools(
+        [{"type": "function", "function": {"name": "t", "parameters": schema}}], Quirks(schemas="simple")
+    )
+    return tool["function"]["parameters"]
+
+
+def test_a_schema_that_refers_to_itself_stays_small_when_its_references_are_put_in() -> None:
+    root = simple(TREE)["properties"]["root"]
+    assert root["properties"] == {name: {"type": "object"} for name in "abc"}
+    chain = {f"D{n}": {"properties": {k: {"$ref": f"#/$defs/D{n + 1}"} for k in "abcd"}} for n in range(15)}
+    wide = {"properties": {"x": {"$ref": "#/$defs/D0"}}, "$defs": {**chain, "D15": {"type": "string"}}}
+    assert len(json.dumps(simple(wide))) < 200_000
+
+
+def test_a_reference_to_a_reference_and_one_with_a_slash_in_its_name_are_followed() -> None:
+    defs = {"A": {"$ref": "#/$defs/b~1c"}, "b/c": {"type": "integer"}}
+    assert simple({"properties": {"x": {"$ref": "#/$defs/A"}}, "$defs": defs})["properties"] == {
+        "x": {"type": "integer"}
+    }
+
+
+def test_half_an_event_behind_others_is_none_and_alone_is_no_json() -> None:
+    reader = EventReader()
+    assert reader.feed(b'data: {"a": 1}\n\ndata: {"b": ') == [{"a": 1}]
+    assert reader.finish() == []
+    alone = EventReader()
+    assert alone.feed(b'data: {"b": ') == []
+    with pytest.raises(ModelError, match="not JSON"):
+        alone.finish()

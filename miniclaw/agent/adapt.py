@@ -29,6 +29,8 @@ _FITTING: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 _PRIVATE: Final = frozenset({"reasoning_content", "provider_data", "images"})
 _SIMPLE: Final = frozenset({"type", "description", "properties", "required", "items", "enum"})
 """What every server knows of JSON Schema."""
+MOST_NODES: Final = 2_000
+"""Of a simple schema."""
 
 
 def fit_parameters(wanted: Mapping[str, Any], quirks: Quirks, *, has_tools: bool) -> dict[str, Any]:
@@ -77,7 +79,7 @@ def fit_tools(
             }
             changed["name"] = name
             if quirks.schemas == "simple" and changed.get("parameters"):
-                changed["parameters"] = _simple(changed["parameters"], changed["parameters"])
+                changed["parameters"] = _simple(changed["parameters"])
             tool = {**tool, "function": changed}
         fitted.append(tool)
     return fitted, schemas, names
@@ -188,28 +190,44 @@ def short_id(call_id: str) -> str:
     return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
 
 
-def _simple(schema: Any, root: Message, depth: int = 0) -> Message:
-    """A schema with only what every server knows: references put in, alternatives narrowed to the first."""
-    if not isinstance(schema, dict) or depth > 16:
-        return {"type": "object"} if depth > 16 else {}
-    if isinstance(reference := schema.get("$ref"), str):
-        target: Any = root
-        for part in reference.removeprefix("#/").split("/"):
-            target = target.get(part, {}) if isinstance(target, dict) else {}
-        schema = {**target, **schema} if isinstance(target, dict) else schema
-    for word in ("anyOf", "oneOf", "allOf"):
-        if isinstance(choices := schema.get(word), list):
-            first = next((c for c in choices if isinstance(c, dict) and c.get("type") != "null"), {})
-            schema = {**schema, **_simple(first, root, depth + 1)}
-    found = {key: value for key, value in schema.items() if key in _SIMPLE}
-    if isinstance(kinds := found.get("type"), list):
-        found["type"] = next((kind for kind in kinds if kind != "null"), "string")
-    if "const" in schema:
-        found["enum"] = [schema["const"]]
-    if isinstance(found.get("properties"), dict):
-        found["properties"] = {
-            key: _simple(value, root, depth + 1) for key, value in found["properties"].items()
-        }
-    if "items" in found:
-        found["items"] = _simple(found["items"], root, depth + 1)
-    return found
+def _simple(schema: Any) -> Message:
+    """A schema with only what every server knows: references put in, alternatives narrowed to the first.
+
+    A circle is cut, and so is what comes behind the first `MOST_NODES`.
+    """
+    left = MOST_NODES
+
+    def fit(node: Any, path: tuple[str, ...], depth: int) -> Message:
+        nonlocal left
+        left -= 1
+        if not isinstance(node, dict):
+            return {}
+        while isinstance(reference := node.get("$ref"), str) and reference not in path:
+            path = (*path, reference)
+            node = {**_named(reference, schema), **{key: one for key, one in node.items() if key != "$ref"}}
+        if left < 0 or depth > 16 or "$ref" in node:
+            return {"type": "object"}
+        for word in ("anyOf", "oneOf", "allOf"):
+            if isinstance(choices := node.get(word), list):
+                first = next((c for c in choices if isinstance(c, dict) and c.get("type") != "null"), {})
+                node = {**node, **fit(first, path, depth + 1)}
+        found = {key: value for key, value in node.items() if key in _SIMPLE}
+        if isinstance(kinds := found.get("type"), list):
+            found["type"] = next((kind for kind in kinds if kind != "null"), "string")
+        if "const" in node:
+            found["enum"] = [node["const"]]
+        if isinstance(found.get("properties"), dict):
+            found["properties"] = {k: fit(one, path, depth + 1) for k, one in found["properties"].items()}
+        if "items" in found:
+            found["items"] = fit(found["items"], path, depth + 1)
+        return found
+
+    return fit(schema, (), 0)
+
+
+def _named(reference: str, root: Any) -> Message:
+    """What a local reference names, as a JSON pointer (RFC 6901)."""
+    for part in reference.removeprefix("#/").split("/"):
+        name = part.replace("~1", "/").replace("~0", "~")
+        root = root.get(name, {}) if isinstance(root, dict) else {}
+    return root if isinstance(root, dict) else {}

@@ -79,7 +79,7 @@ class EventReader:
         return found
 
     def finish(self) -> list[Any]:
-        """The values in what is left when the connection has ended.
+        """The values in what is left when the connection has ended; the half of an event behind others is none.
 
         Raises:
             ModelError: it is no JSON.
@@ -87,10 +87,14 @@ class EventReader:
         if self._fault is not None:
             raise self._fault
         found: list[Any] = []
-        if self._line:
-            line, self._line = self._line, b""
-            self._take(line, found)
-        self._take(b"", found)
+        try:
+            if self._line:
+                line, self._line = self._line, b""
+                self._take(line, found)
+            self._take(b"", found)
+        except ModelError:
+            if not self._has_events:
+                raise
         if not self._has_events and (body := b"\n".join(self._body).strip()):
             self.is_one_body = True
             found.append(read_json(body, "; check OPENAI_BASE_URL, which usually ends in /v1"))
