@@ -10,6 +10,7 @@ import pytest
 from playwright.async_api import FilePayload, expect
 
 from miniclaw.agent.demo import DemoProvider
+from tests.support.agent import eventually
 from tests.support.claw import TOKEN, running_claw, server_process
 
 if TYPE_CHECKING:
@@ -255,6 +256,32 @@ async def test_a_message_sent_during_an_answer_waits_its_turn_and_stop_means_the
         await tab.ended(3)
         assert await tab.prose() == "也说完了。"
         await expect(tab.turns.locator(".bubble")).to_have_text(["一", "二", "三"])
+
+
+async def test_the_place_of_a_waiting_message_is_right_after_a_reconnect_and_a_command_that_failed(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw, excuse="lost") as tab:
+        await tab.send("一")
+        dictated.say("慢慢说")
+        await expect(tab.answer).to_have_text("慢慢说")
+        await tab.send("/model nosuchmodel")
+        for number, text in enumerate(("二", "三", "四"), 2):
+            await tab.send(text)
+            await expect(tab.turns.last).to_contain_text(f"前面还有 {number} 条")
+        await tab.page.context.set_offline(True)
+        dictated.end("。")
+        await eventually(lambda: len(dictated.requests) == 2)
+        await tab.page.context.set_offline(False)
+        await expect(tab.turns.last).to_contain_text("前面还有 2 条")
+        await tab.send("/model nosuchmodel")
+        await tab.send("五")
+        for text, left in (("二", 3), ("三", 2), ("四", 0)):
+            dictated.end(f"{text}完")
+            if left:
+                await expect(tab.turns.last).to_contain_text(f"前面还有 {left} 条")
+        dictated.end("五完")
+        await expect(tab.turns.last).to_contain_text("五完")
 
 
 async def test_enter_that_ends_a_composition_does_not_send_and_the_next_one_does(

@@ -292,6 +292,11 @@ async def test_a_phone_shows_everything_without_scrolling_sideways(
             await tab.page.keyboard.press("Escape")  # of what lies above the drawer, which stays
             await expect(tab.page.get_by_role("menu")).to_have_count(0)
             await expect(tab.sessions).to_be_in_viewport()
+            await tab.page.get_by_role("button", name="记忆").tap()
+            await expect(tab.page.locator("#panel-title")).to_be_focused()
+            await tab.page.keyboard.press("Escape")
+            await expect(tab.page.locator("#menu")).to_be_focused()
+            await tab.page.locator("#menu").tap()
             await tab.page.locator("#close-menu").tap()
             await expect(tab.page.locator("#menu")).to_be_focused()
             await tab.page.keyboard.press("Control+k")

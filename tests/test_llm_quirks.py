@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from miniclaw.agent.adapt import fit_messages
+from miniclaw.agent.overflow import overflow_in
 from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.report import read_report
 from tests.support.play import play
@@ -875,6 +876,27 @@ async def test_tools_whose_parameter_is_refused_are_sent_simpler_and_then_not_at
     assert (played.error, played.text, len(played.requests)) == (None, "Hi", requests)
 
 
+def test_ids_and_descriptions_that_are_too_long_say_nothing_of_the_window() -> None:
+    long = (
+        "string too long. Expected a string with maximum length 40, but got a string with length 46 instead."
+    )
+    for place, name in (
+        ("messages[2].tool_calls[0].id", "ids"),
+        ("tools[0].function.description", "schemas"),
+    ):
+        body = {
+            "error": {
+                "message": f"Invalid '{place}': {long}",
+                "param": place,
+                "code": "string_above_max_length",
+            }
+        }
+        quirks = Quirks()
+        report = read_report(body)
+        assert overflow_in(report, 400) is None
+        assert quirks.learn(report, {"messages": [], "tools": [{}]}).startswith(name)
+
+
 SYSTEM_FIRST = [{"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}]
 DEVELOPER_FIRST = [{"role": "developer", "content": "x"}, SYSTEM_FIRST[1]]
 ROLES = [
@@ -1010,7 +1032,7 @@ async def test_a_schema_is_sent_with_what_the_server_knows() -> None:
         "properties": {
             "city": {"type": "string", "description": "where"},
             "default": {"type": "object", "properties": {"x": {"type": "integer"}}},
-            "kind": {"enum": ["a"]},
+            "kind": {"enum": ["a"], "type": "string"},
             "many": {"type": "array", "items": {"type": "object", "properties": {"x": {"type": "integer"}}}},
         },
         "required": ["city"],

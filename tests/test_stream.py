@@ -637,6 +637,39 @@ def test_a_reference_to_a_reference_and_one_with_a_slash_in_its_name_are_followe
     }
 
 
+@pytest.mark.parametrize(
+    ("given", "fitted"),
+    [
+        ({"type": "array"}, {"type": "array", "items": {"type": "string"}}),
+        ({"prefixItems": [{"type": "integer"}]}, {"type": "array", "items": {"type": "integer"}}),
+        ({"type": "array", "items": {}}, {"type": "array", "items": {"type": "string"}}),
+        ({"enum": ["a", "b"]}, {"enum": ["a", "b"], "type": "string"}),
+        ({"const": 3}, {"enum": [3], "type": "integer"}),
+        ({"description": "anything"}, {"description": "anything", "type": "string"}),
+        (True, {"type": "string"}),
+        ({"type": ["null", "number"]}, {"type": "number"}),
+        (
+            {"properties": {"a": {}}, "required": ["a", "z"], "oneOf": [{"properties": {"b": True}}]},
+            {
+                "properties": {"b": {"type": "string"}, "a": {"type": "string"}},
+                "required": ["a"],
+                "type": "object",
+            },
+        ),
+        (
+            {"allOf": [{"properties": {"a": {"type": "string"}}}, {"required": ["a"]}]},
+            {"properties": {"a": {"type": "string"}}, "type": "object", "required": ["a"]},
+        ),
+    ],
+)
+def test_a_simple_schema_says_each_type_and_loses_none_of_its_own_words(given: Any, fitted: Any) -> None:
+    assert simple({"properties": {"x": given}})["properties"]["x"] == fitted
+    assert simple({}) == {"type": "object"}
+    assert simple({"properties": {"me": {"$ref": "#"}}})["properties"]["me"]["properties"] == {
+        "me": {"type": "object"}
+    }
+
+
 def test_half_an_event_behind_others_is_none_and_alone_is_no_json() -> None:
     reader = EventReader()
     assert reader.feed(b'data: {"a": 1}\n\ndata: {"b": ') == [{"a": 1}]

@@ -31,6 +31,8 @@ _SIMPLE: Final = frozenset({"type", "description", "properties", "required", "it
 """What every server knows of JSON Schema."""
 MOST_NODES: Final = 2_000
 """Of a simple schema."""
+MOST_ABOUT: Final = 1_024
+"""Characters of a tool's description; OpenAI and Azure take no more."""
 
 
 def fit_parameters(wanted: Mapping[str, Any], quirks: Quirks, *, has_tools: bool) -> dict[str, Any]:
@@ -78,8 +80,9 @@ def fit_tools(
                 key: value for key, value in function.items() if key != "strict" or quirks.schemas == "full"
             }
             changed["name"] = name
-            if quirks.schemas == "simple" and changed.get("parameters"):
-                changed["parameters"] = _simple(changed["parameters"])
+            if quirks.schemas == "simple":
+                changed["parameters"] = _simple(changed.get("parameters"))
+                changed["description"] = str(changed.get("description") or "")[:MOST_ABOUT]
             tool = {**tool, "function": changed}
         fitted.append(tool)
     return fitted, schemas, names
@@ -191,43 +194,77 @@ def short_id(call_id: str) -> str:
 
 
 def _simple(schema: Any) -> Message:
-    """A schema with only what every server knows: references put in, alternatives narrowed to the first.
+    """A schema with only what every server knows: references put in, choices narrowed to the first, each with a type.
 
     A circle is cut, and so is what comes behind the first `MOST_NODES`.
     """
     left = MOST_NODES
 
-    def fit(node: Any, path: tuple[str, ...], depth: int) -> Message:
+    def fit(node: Any, path: tuple[str, ...] = (), depth: int = 0, *, is_part: bool = False) -> Message:
         nonlocal left
         left -= 1
-        if not isinstance(node, dict):
-            return {}
+        node = node if isinstance(node, dict) else {}
         while isinstance(reference := node.get("$ref"), str) and reference not in path:
             path = (*path, reference)
             node = {**_named(reference, schema), **{key: one for key, one in node.items() if key != "$ref"}}
         if left < 0 or depth > 16 or "$ref" in node:
             return {"type": "object"}
-        for word in ("anyOf", "oneOf", "allOf"):
-            if isinstance(choices := node.get(word), list):
-                first = next((c for c in choices if isinstance(c, dict) and c.get("type") != "null"), {})
-                node = {**node, **fit(first, path, depth + 1)}
+        for word in ("allOf", "anyOf", "oneOf"):
+            choices = [one for one in _listed(node.get(word)) if one.get("type") != "null"]
+            for part in choices if word == "allOf" else choices[:1]:
+                node = _merged(node, fit(part, path, depth + 1, is_part=True))
         found = {key: value for key, value in node.items() if key in _SIMPLE}
-        if isinstance(kinds := found.get("type"), list):
-            found["type"] = next((kind for kind in kinds if kind != "null"), "string")
         if "const" in node:
             found["enum"] = [node["const"]]
         if isinstance(found.get("properties"), dict):
             found["properties"] = {k: fit(one, path, depth + 1) for k, one in found["properties"].items()}
-        if "items" in found:
-            found["items"] = fit(found["items"], path, depth + 1)
-        return found
+        if "items" in found or "prefixItems" in node:
+            items = found.get("items") or node.get("prefixItems")
+            found["items"] = fit(items[0] if isinstance(items, list) and items else items, path, depth + 1)
+        return found if is_part else _typed(found, "object" if depth == 0 else "string")
 
-    return fit(schema, (), 0)
+    return fit(schema)
+
+
+def _listed(choices: Any) -> list[Message]:
+    return [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+
+
+def _merged(node: Message, part: Message) -> Message:
+    """A schema with what a part of it adds; its own words count first."""
+    both = {**part, **node}
+    if isinstance(part.get("properties"), dict) and isinstance(node.get("properties", {}), dict):
+        both["properties"] = {**part["properties"], **node.get("properties", {})}
+    if isinstance(part.get("required"), list) and isinstance(node.get("required", []), list):
+        both["required"] = [*node.get("required", []), *part["required"]]
+    return both
+
+
+def _typed(found: Message, otherwise: str) -> Message:
+    """A schema that says its type, that of its items, and requires nothing that it does not have."""
+    kind = found.get("type")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), None)
+    if not isinstance(kind, str):
+        values = found.get("enum") or [None]
+        guess = {bool: "boolean", int: "integer", float: "number", str: "string"}.get(
+            type(values[0]), otherwise
+        )
+        kind = "object" if "properties" in found else "array" if "items" in found else guess
+    found["type"] = kind
+    if kind == "array":
+        found.setdefault("items", {"type": "string"})
+    if isinstance(required := found.pop("required", None), list) and isinstance(
+        found.get("properties"), dict
+    ):
+        if known := [name for name in dict.fromkeys(map(str, required)) if name in found["properties"]]:
+            found["required"] = known
+    return found
 
 
 def _named(reference: str, root: Any) -> Message:
     """What a local reference names, as a JSON pointer (RFC 6901)."""
-    for part in reference.removeprefix("#/").split("/"):
+    for part in reference.removeprefix("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")
         root = root.get(name, {}) if isinstance(root, dict) else {}
     return root if isinstance(root, dict) else {}

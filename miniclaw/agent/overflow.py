@@ -75,6 +75,11 @@ _ANSWER_PART: Final = re.compile(
 _NO_COUNT: Final = re.compile(r"\d+ characters|resulting in a maximum input length of \d+")
 """Numbers that are neither the window nor what was sent."""
 
+_ONE_STRING: Final = re.compile(
+    r"\b(?:call_)?id\b|\bname\b|description|\btools\b|\buser\b|metadata|cache_key"
+)
+"""What else has a longest string (`string_above_max_length`): its size says nothing of the window."""
+
 LOOKED_AT: Final = 600
 """Characters of a sentence in which the words are looked for."""
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
@@ -111,7 +116,9 @@ def overflow_in(report: Report, status: int) -> ModelError | None:
         # What was sent is below the limit where the length of the answer that was asked for is what is too long.
         is_short = limit and sent and sent < limit
         is_overflow = status in {200, 400, 413, 422, 500} and (
-            bool(is_worded and not is_short or _NO_ROOM.search(message)) or report.has(_CODES)
+            bool(is_worded and not is_short or _NO_ROOM.search(message))
+            or report.has(_CODES)
+            and not _ONE_STRING.search(report.words)
         )
     if not is_overflow and status != 413:
         return None

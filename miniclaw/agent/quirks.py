@@ -235,7 +235,8 @@ _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
         True,
     ),
     (
-        r"schema|tools参数(?:非法|错误|有误)|unknown name .*(?:parameters|tools)|\btools?\b.*parameters|function_declarations|additionalproperties|\$ref",
+        r"schema|tools参数(?:非法|错误|有误)|unknown name .*(?:parameters|tools)|\btools?\b.*parameters|function_declarations|additionalproperties|\$ref"
+        r"|description.*(?:too long|length)",
         "schemas",
         "simple",
     ),

@@ -62,7 +62,7 @@ document.querySelector(".skip").addEventListener("click", event => {
 	composer.focus()
 })
 listen("hello", "click", ({target}) => target.closest("button") && send(target.textContent))
-listen("panels", "click", () => sidebar.toggle(false))
+$("panels").addEventListener("click", () => sidebar.toggle(false), true)
 
 // Tabs share the login: another user's begins anew.
 const logins = new BroadcastChannel(`miniclaw${location.pathname}`)

@@ -61,7 +61,6 @@ function adopt() {
 	}
 }
 
-/** Storage of one user and path; `set` says whether it took the value. */
 const memory = kind => ({
 	get: key => attempt(() => (owner ? JSON.parse(globalThis[kind][prefix(owner) + key] ?? null) : null), null),
 	set: (key, value) =>
@@ -78,7 +77,6 @@ const memory = kind => ({
 export const local = memory("localStorage")
 export const tab = memory("sessionStorage")
 
-/** Without what the protocol refuses: NUL, half characters. */
 export const sound = text => (text.toWellFormed?.() ?? text).replaceAll("\0", "")
 
 export async function copyText(text) {

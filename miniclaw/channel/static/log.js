@@ -4,7 +4,6 @@ import {Refusal, call, query, sessionPath} from "./api.js"
 import {h, icon} from "./dom.js"
 import {why} from "./i18n.js"
 
-/** Oldest first; `before` is the first shown message's position. */
 export function getMessages(id, before, limit = 50) {
 	return call(sessionPath(id, `/messages${query({limit, html: 1, before})}`))
 }

@@ -49,7 +49,7 @@ export class Panel {
 		const hadFocus = $("panel").contains(document.activeElement)
 		this.kind = null
 		this.#mark()
-		if (hadFocus) this.#opener?.isConnected && this.#opener.offsetParent ? this.#opener.focus() : $("message").focus()
+		if (hadFocus) [this.#opener, $("menu"), $("message")].find(one => one?.checkVisibility({visibilityProperty: true})).focus()
 	}
 
 	async refresh() {

@@ -142,7 +142,6 @@ export class Sidebar {
 		this.on.opened()
 	}
 
-	/** It is left at once; `back` is what an opened or written one calls. */
 	leave(id, back) {
 		this.#leaving.set(id, back)
 		if (id === this.#current) this.on.gone(id)

@@ -38,7 +38,6 @@ export class Thread {
 		return !this.#list.childElementCount && (this.#knows || !this.session)
 	}
 
-	/** What Stop means: the turn that runs, else the first that waits. */
 	get active() {
 		return this.#find(turn => !turn.hasEnded && turn.attempt > 0) ?? this.#find(turn => !turn.hasEnded)
 	}
@@ -98,10 +97,8 @@ export class Thread {
 		const turn = this.#turn(payload.turn_id)
 		const missing = turn.take(payload)
 		if (missing) this.#catchUp(turn, missing)
-		if (isTerminal(payload.name)) {
-			for (const other of this.#turns.values()) other.moveUp(turn)
-			if (turn.isDirty) this.sync()
-		}
+		if (isTerminal(payload.name)) this.#leave(turn)
+		if (isTerminal(payload.name) && turn.isDirty) this.sync()
 		if (!/^text\.|\.delta$/.test(payload.name)) this.tools.onChange(this)
 	}
 
@@ -111,9 +108,12 @@ export class Thread {
 
 	#find = fits => [...this.#turns.values()].find(fits)
 	#turn = id => this.#turns.get(id) ?? this.#append(id)
+	#leave = turn => this.#turns.forEach(other => other.moveUp(turn))
 
 	failed(error) {
-		if (error.reply_to) this.#find(({sentAs}) => sentAs === error.reply_to)?.fail(error)
+		const turn = error.reply_to && this.#find(({sentAs}) => sentAs === error.reply_to)
+		turn?.fail(error)
+		turn && this.#leave(turn)
 	}
 
 	async cancel() {
@@ -131,6 +131,7 @@ export class Thread {
 			const open = [running, ...this.#waiting.map(({turn_id: id}) => id)]
 			this.#merge(page, running, open)
 			if (running) this.#turn(running)
+			for (const turn of this.#turns.values()) open.includes(turn.id) || (turn.place = NaN) // not in front of any
 			for (const {turn_id: id, ...data} of this.#waiting) this.#turn(id).take({name: "turn.queued", attempt: 0, seq: 0, data})
 			this.#knows = true
 			this.isStale = running === undefined
@@ -172,7 +173,6 @@ export class Thread {
 		this.tools.scroll.show(turn.element)
 	}
 
-	/** Subscribe, and have what is missing of the running turn sent. */
 	async #resume(turn) {
 		const running = await this.#ask(turn).catch(error => {
 			if (error.code !== "turn_not_found") throw error
