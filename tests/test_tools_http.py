@@ -521,12 +521,12 @@ async def test_an_answer_that_is_no_http_is_a_failed_result(junk: bytes) -> None
 
 async def test_a_server_that_never_answers_is_given_up() -> None:
     async with site() as here:
-        tool = {"allow": frozenset({f"127.0.0.1:{here.port}"}), "total_seconds": 0.05}
+        tool = {"allow": frozenset({f"127.0.0.1:{here.port}"}), "total_seconds": 0.5}
         result = await call(f"http://127.0.0.1:{here.port}/", tool=tool)
         assert here.connections == 2, "a read is tried a second time"
         posted = await call(f"http://127.0.0.1:{here.port}/", tool=tool, method="POST")
         assert here.connections == 3
-    assert "`http_request` did not finish within 0.05 s" in result.content
+    assert "`http_request` did not finish within 0.5 s" in result.content
     assert "is unknown: check before you repeat it" in posted.content
 
 

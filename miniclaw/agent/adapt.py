@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -246,12 +247,20 @@ def _typed(found: Message, otherwise: str) -> Message:
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), None)
     if not isinstance(kind, str):
-        values = found.get("enum") or [None]
+        values = _values(found) or [None]
         guess = {bool: "boolean", int: "integer", float: "number", str: "string"}.get(
             type(values[0]), otherwise
         )
         kind = "object" if "properties" in found else "array" if "items" in found else guess
     found["type"] = kind
+    if values := _values(found):  # which Gemini takes of strings alone
+        texts = [one for one in values if isinstance(one, str) and one]
+        if kind == "string" and texts:
+            found["enum"] = texts
+        else:
+            del found["enum"]
+            said = ", ".join(json.dumps(one, ensure_ascii=False) for one in values[:20])
+            found["description"] = f"{found.get('description') or ''} One of: {said}"[:MOST_ABOUT].lstrip()
     if kind == "array":
         found.setdefault("items", {"type": "string"})
     if isinstance(required := found.pop("required", None), list) and isinstance(
@@ -260,6 +269,11 @@ def _typed(found: Message, otherwise: str) -> Message:
         if known := [name for name in dict.fromkeys(map(str, required)) if name in found["properties"]]:
             found["required"] = known
     return found
+
+
+def _values(found: Message) -> list[Any]:
+    values = found.get("enum")
+    return values if isinstance(values, list) else []
 
 
 def _named(reference: str, root: Any) -> Message:

@@ -48,9 +48,11 @@ _AUTH_CODES: Final = frozenset({
     *("invalid_api_key", "authentication_error", "401", "unauthenticated", "1002", "minimax-1004", "minimax-2049"),
 })  # fmt: skip
 _AUTH_WORDS: Final = re.compile(r"api key (?:not valid|is invalid)|(?:invalid|incorrect) api key")
-_MODEL_CODES: Final = frozenset({"model_not_found", "deploymentnotfound", "modelnotfound", "invalid_model"})
+_MODEL_CODES: Final = frozenset(
+    {"model_not_found", "deploymentnotfound", "modelnotfound", "invalid_model", "1211"}
+)
 _MODEL_WORDS: Final = re.compile(
-    r"not a valid model|model .{0,80}(?:not found|not exist)|(?:unknown|no such|invalid) model|model not exist|no endpoints found for"
+    r"not a valid model|模型不存在|model .{0,80}(?:not found|not exist)|(?:unknown|no such|invalid) model|model not exist|no endpoints found for"
 )
 _FILTER_CODES: Final = frozenset({
     *("content_filter", "content_policy_violation", "data_inspection_failed", "datainspectionfailed", "1301")
@@ -79,9 +81,8 @@ def explain(
         said, status = "reported", int(report.code) if _STATUS.fullmatch(report.code) else 200
     if (lasting := _lasting(report, status, where)) is not None:
         return lasting
-    if (
-        overflow := overflow_in(report, 200 if is_inside and status not in {413, 429} else status)
-    ) is not None:
+    overflow = overflow_in(report, 200 if is_inside and status not in {413, 429} else status)
+    if overflow is not None and not report.has(_FILTER_CODES):
         return overflow
     if status == 429 or (status in _UNSURE and report.has(_RATE_CODES)):
         return _rate_limited(wait if wait is not None else report.delay, now)

@@ -25,7 +25,7 @@ _SUBJECT: Final = (
     "|输入|上下文|提示词|消息|对话)"
 )
 _EXCESS: Final = (
-    r"(?:exceed|overflow|too (?:long|large|many)|(?:longer|is greater) than|more than (?!one)|>|超|过长|太长"
+    r"(?:exceed|overflow|too (?:long|large|many)|(?:longer|is greater) than|more than (?!one)|\w\W{0,2}>=? ?\(?\w|超|过长|太长"
     r"|(?:must|should|can ?not|can't) (?:be |have )?(?:less|fewer|shorter|at most(?! one)|<|exceed))"
 )
 _WORDS: Final = re.compile(
@@ -39,7 +39,7 @@ _NO_ROOM: Final = re.compile(rf"{_ANSWER.pattern} must be at least 1,? (?:but )?
 _PROMPT: Final = re.compile(r"prompt|\binput(?! should)|message|context|total")
 _OTHER: Final = re.compile(
     r"\b(?:string|array|list|tools?|names?|id|image|audio|file) (?:is |are |was |should |must |has )?(?:too|have|be|exceed)"
-    r"|expected an? (?:string|array)|deadline|too many (?:images|documents|files|tools)"
+    r"|json schema|schema for|function_declarations|in context=\(|expected an? (?:string|array)|deadline|too many (?:images|documents|files|tools)"
 )
 """Something else that is too long."""
 _RATE: Final = re.compile(
@@ -82,6 +82,8 @@ _ONE_STRING: Final = re.compile(
 
 LOOKED_AT: Final = 600
 """Characters of a sentence in which the words are looked for."""
+_BRACKETS: Final = re.compile(r"<([^<>]*)>")
+"""Of DashScope (`<400>`) and Moonshot (`<At path …>`): no comparison."""
 _THOUSANDS: Final = re.compile(r"(?<=\d),(?=\d{3}\b)")
 
 
@@ -143,7 +145,7 @@ def room_for_answer(report: Report, asked: int) -> int | None:
 
 
 def _plain(report: Report) -> str:
-    return _THOUSANDS.sub("", report.message[:LOOKED_AT]).lower()
+    return _THOUSANDS.sub("", _BRACKETS.sub(r"(\1)", report.message[:LOOKED_AT])).lower()
 
 
 def _sizes(report: Report) -> _Sizes:

@@ -290,9 +290,9 @@ class TurnStore:
         user_id = inbound.user_id or self._user_of(connection, inbound)
         scope = scope or user_id
         if inbound.session_id is not None:
-            query = "SELECT metadata FROM sessions WHERE session_id = ? AND user_id = ?"
+            query = "SELECT CAST(metadata AS BLOB) FROM sessions WHERE session_id = ? AND user_id = ?"
             row = connection.execute(query, (inbound.session_id, scope)).fetchone()
-            if row is None or not is_let_in(row[0], inbound.msg_id):
+            if row is None or not is_let_in(row[0].decode("utf-8", "replace"), inbound.msg_id):
                 raise ProtocolError("session_not_found", "There is no such session.", reply_to=inbound.msg_id)
         return user_id, scope, session_id or self._known(connection, inbound, scope)
 
