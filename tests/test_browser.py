@@ -280,8 +280,14 @@ async def test_the_place_of_a_waiting_message_is_right_after_a_reconnect_and_a_c
             dictated.end(f"{text}完")
             if left:
                 await expect(tab.turns.last).to_contain_text(f"前面还有 {left} 条")
+        await tab.send("/model nosuchmodel")
+        await expect(tab.turns.last).to_contain_text("前面还有 1 条")
+        await tab.page.reload()  # which does not know under what id it was sent
+        await expect(tab.turns.last).to_contain_text("前面还有 1 条")
         dictated.end("五完")
-        await expect(tab.turns.last).to_contain_text("五完")
+        await expect(tab.turns.last).to_contain_text("nosuchmodel")
+        await expect(tab.turns.last).to_have_attribute("data-state", "ended")
+        await expect(tab.page.locator("#stop")).to_be_hidden()
 
 
 async def test_enter_that_ends_a_composition_does_not_send_and_the_next_one_does(

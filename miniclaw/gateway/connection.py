@@ -270,9 +270,9 @@ class Connection:
             }
         )
 
-    def _refuse(self, code: str, message: str, reply_to: str | None) -> None:
+    def _refuse(self, code: str, message: str, reply_to: str | None, turn_id: str | None = None) -> None:
         target = f"{self._channel.name}:{self.current or ''}"
-        self.write(error_message(code, message, target=target, reply_to=reply_to).to_json())
+        self.write(error_message(code, message, target=target, reply_to=reply_to, turn_id=turn_id).to_json())
 
     def _on_user_event(self, topic: str, frame: object) -> None:
         if frame is SHUT_OUT:
@@ -293,7 +293,8 @@ class Connection:
 
     def _send_event(self, event: LiveEvent) -> None:
         if event.name == "error":  # a queued command that failed
-            self._refuse(event.data["code"], event.data["message"], event.data["reply_to"])
+            said = event.data
+            self._refuse(said["code"], said["message"], said["reply_to"], event.turn_id)
             return
         for frame in self._hub.html.frames(event) if self.html else (event.frame,):
             self.write(frame)

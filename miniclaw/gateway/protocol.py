@@ -115,6 +115,8 @@ class ErrorPayload(_Strict):
     code: str
     message: str
     reply_to: str | None = None
+    turn_id: str | None = None
+    """Of a queued command that failed."""
 
 
 Payload = TextPayload | CommandPayload | EventPayload | ErrorPayload
@@ -361,9 +363,12 @@ def command_result(reply_to: str, name: str, result: dict[str, Any], *, target: 
     return event_message("command.result", data, target=target)
 
 
-def error_message(code: str, message: str, *, target: str, reply_to: str | None = None) -> GatewayMessage:
+def error_message(
+    code: str, message: str, *, target: str, reply_to: str | None = None, turn_id: str | None = None
+) -> GatewayMessage:
     """A refusal with one of `ERROR_CODES`."""
-    return _outbound(MessageType.ERROR, ErrorPayload(code=code, message=message, reply_to=reply_to), target)
+    payload = ErrorPayload(code=code, message=message, reply_to=reply_to, turn_id=turn_id)
+    return _outbound(MessageType.ERROR, payload, target)
 
 
 def _outbound(msg_type: MessageType, payload: Payload, target: str) -> GatewayMessage:

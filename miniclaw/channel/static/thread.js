@@ -58,7 +58,6 @@ export class Thread {
 		else this.tools.onChange(this)
 	}
 
-	/** Between a lost line and the next reading of the log there may be a gap. */
 	connectionChanged(isOpen) {
 		if (!isOpen && this.session) this.#seen ??= new Set(this.#turns.keys())
 		for (const turn of this.#echoes.values()) turn.hasEnded || turn.wait(isOpen ? "sending" : turn.isLoose ? "keptHere" : "keptForLater")
@@ -111,9 +110,11 @@ export class Thread {
 	#leave = turn => this.#turns.forEach(other => other.moveUp(turn))
 
 	failed(error) {
-		const turn = error.reply_to && this.#find(({sentAs}) => sentAs === error.reply_to)
-		turn?.fail(error)
-		turn && this.#leave(turn)
+		const turn = this.#turns.get(error.turn_id) ?? this.#find(({sentAs}) => sentAs && sentAs === error.reply_to)
+		if (!turn) return
+		turn.fail(error)
+		this.#leave(turn)
+		this.tools.onChange(this)
 	}
 
 	async cancel() {
@@ -130,7 +131,7 @@ export class Thread {
 			const page = await lastPage(this.session, message => this.#isCut(message, running))
 			const open = [running, ...this.#waiting.map(({turn_id: id}) => id)]
 			this.#merge(page, running, open)
-			if (running) this.#turn(running)
+			if (running) this.#turn(running).place = 0
 			for (const turn of this.#turns.values()) open.includes(turn.id) || (turn.place = NaN) // not in front of any
 			for (const {turn_id: id, ...data} of this.#waiting) this.#turn(id).take({name: "turn.queued", attempt: 0, seq: 0, data})
 			this.#knows = true
@@ -229,7 +230,6 @@ export class Thread {
 		}
 	}
 
-	/** Behind a gap: of what was shown only that stays which runs, waits, or was just sent. */
 	#beginAnew(open) {
 		for (const [id, turn] of this.#turns) {
 			if (!turn.hasEnded && (open.includes(id) || !this.#seen?.has(id))) continue
