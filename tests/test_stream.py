@@ -645,6 +645,7 @@ def test_a_reference_to_a_reference_and_one_with_a_slash_in_its_name_are_followe
         ({"type": "array", "items": {}}, {"type": "array", "items": {"type": "string"}}),
         ({"enum": ["a", "b"]}, {"enum": ["a", "b"], "type": "string"}),
         ({"const": 3}, {"type": "integer", "description": "One of: 3"}),
+        ({"type": "string", "enum": []}, {"type": "string"}),
         ({"enum": ["a", None, ""]}, {"enum": ["a"], "type": "string"}),
         ({"description": "anything"}, {"description": "anything", "type": "string"}),
         (True, {"type": "string"}),

@@ -253,12 +253,13 @@ def _typed(found: Message, otherwise: str) -> Message:
         )
         kind = "object" if "properties" in found else "array" if "items" in found else guess
     found["type"] = kind
-    if values := _values(found):  # which Gemini takes of strings alone
+    values = _values(found)
+    found.pop("enum", None)
+    if values:  # which Gemini takes of strings alone
         texts = [one for one in values if isinstance(one, str) and one]
         if kind == "string" and texts:
             found["enum"] = texts
         else:
-            del found["enum"]
             said = ", ".join(json.dumps(one, ensure_ascii=False) for one in values[:20])
             found["description"] = f"{found.get('description') or ''} One of: {said}"[:MOST_ABOUT].lstrip()
     if kind == "array":
