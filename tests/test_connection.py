@@ -16,7 +16,7 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.gateway import connection as connection_module
 from miniclaw.gateway.connection import Connection
-from miniclaw.gateway.protocol import event_message, new_id
+from miniclaw.gateway.protocol import EventPayload, GatewayMessage, MessageType, new_id
 from tests.support.agent import GUARD, DictatedProvider, eventually, outcome, send
 from tests.support.claw import TOKEN, running_claw
 from tests.support.client import raw_client, reply_to
@@ -202,7 +202,10 @@ async def test_a_message_sent_to_a_session_reaches_the_connections_in_it(tmp_pat
     async with running_claw(tmp_path, ScriptedProvider([echo])) as claw:
         inside, outside = Peer(claw), Peer(claw)
         session_id = (await inside.say("go"))["session_id"]
-        await claw.terminal.send(event_message("note", {"x": 1}, target=f"terminal:{session_id}"))
+        note = EventPayload(name="note", data={"x": 1})
+        target = f"terminal:{session_id}"
+        message = GatewayMessage(msg_id="n1", msg_type=MessageType.EVENT, target=target, payload=note)
+        await claw.terminal.send(message)
         assert inside.named("note")[0]["data"] == {"x": 1}
         assert outside.named("note") == []
 

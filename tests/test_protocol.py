@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from miniclaw.errors import ProtocolError
+from miniclaw.gateway.events import event_frame
 from miniclaw.gateway.protocol import (
     ERROR_CODES,
     CommandPayload,
@@ -22,10 +23,8 @@ from miniclaw.gateway.protocol import (
     MessageType,
     ReplyTarget,
     TextPayload,
-    command_result,
     encode_json,
     error_message,
-    event_message,
     format_time,
     has_unreadable,
     new_id,
@@ -280,19 +279,28 @@ def test_a_stored_inbound_message_comes_back_as_it_was_and_ignores_what_it_does_
 
 
 def test_nulls_and_odd_numbers_in_an_events_data_are_json_on_the_wire() -> None:
-    message = event_message(
+    frame = event_frame(
         "x", {"none": None, "nan": float("nan"), "big": 1e999, "inner": {"none": None}}, target="t"
     )
-    data = parsed(message)["payload"]["data"]
+    data = json.loads(frame)["payload"]["data"]
     assert data == {"none": None, "nan": None, "big": None, "inner": {"none": None}}
 
 
-def test_a_command_result_answers_its_command() -> None:
-    payload = parsed(command_result("m1", "ping", {"pong": True}, target="web:c1"))["payload"]
-    assert payload == {
-        "name": "command.result",
-        "data": {"reply_to": "m1", "name": "ping", "ok": True, "result": {"pong": True}},
+def test_a_message_made_of_valid_fields_is_the_same_as_a_validated_one() -> None:
+    fields: dict[str, Any] = {
+        "msg_id": "m1",
+        "msg_type": MessageType.TEXT,
+        "source": "ws:ada",
+        "payload": TextPayload(text="hi"),
+        "timestamp": now(),
+        "channel": "ws",
+        "session_id": None,
     }
+    made, validated = Inbound.of_valid(**fields), Inbound(**fields)
+    assert made == validated
+    assert made.model_dump(exclude_unset=True) == validated.model_dump(exclude_unset=True)
+    assert made.model_copy(update={"sender": "ada"}) == validated.model_copy(update={"sender": "ada"})
+    assert Inbound.of_valid(**fields).files == () and Inbound(**fields) == made  # nothing is shared
 
 
 def test_an_error_says_code_sentence_and_what_it_answers() -> None:

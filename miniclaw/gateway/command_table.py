@@ -20,6 +20,9 @@ class Args(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+_NO_ARGS: Final = Args()
+
+
 class InSession(Args):
     """A session; the current one when left out."""
 
@@ -249,6 +252,8 @@ def validate(command: Command, payload: CommandPayload) -> Args:
     Raises:
         ProtocolError: `bad_arguments`; the message names the argument.
     """
+    if command.args is Args and not payload.args:
+        return _NO_ARGS
     try:
         return command.args.model_validate(payload.args)
     except ValidationError as error:

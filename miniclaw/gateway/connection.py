@@ -37,6 +37,7 @@ CATCH_UP_SECONDS: Final = 0.2
 HARD_FACTOR: Final = 4
 """Times the soft limit of unsent bytes at which a reader is given up."""
 TRY_AGAIN: Final = 1013
+_TYPES: Final = {kind.value: kind for kind in MessageType}
 POLICY_VIOLATION: Final = 1008
 
 
@@ -54,16 +55,6 @@ class Socket(Protocol):
     def close(self, code: int, reason: str) -> None:
         """Begin to close."""
         ...
-
-
-_BLANK: Final = Inbound(
-    msg_id="-",
-    msg_type=MessageType.TEXT,
-    source="",
-    target="agent",
-    payload=TextPayload(text="-"),
-    channel="",
-)
 
 
 class Hub:
@@ -254,20 +245,17 @@ class Connection:
                 self.current = None  # it expired or was deleted, so the next text begins a new one
         except StorageError as error:
             raise ProtocolError("storage_unavailable", NOT_NOW, reply_to=message.msg_id) from error
-        # A copy of a blank one: what came is validated, and ten defaults a message need not be looked up again.
-        return _BLANK.model_copy(
-            update={
-                "msg_id": message.msg_id,
-                "msg_type": MessageType(message.msg_type),
-                "source": f"{self._channel.name}:{self.user_id}",
-                "payload": payload,
-                "timestamp": now(),
-                "channel": self._channel.name,
-                "sender": self.user_id,
-                "user_id": self.user_id,
-                "session_id": named if isinstance(named, str) else self.current,
-                "typed": self._channel.typed,
-            }
+        return Inbound.of_valid(
+            msg_id=message.msg_id,
+            msg_type=_TYPES[message.msg_type],
+            source=f"{self._channel.name}:{self.user_id}",
+            payload=payload,
+            timestamp=now(),
+            channel=self._channel.name,
+            sender=self.user_id,
+            user_id=self.user_id,
+            session_id=named if isinstance(named, str) else self.current,
+            typed=self._channel.typed,
         )
 
     def _refuse(self, code: str, message: str, reply_to: str | None, turn_id: str | None = None) -> None:

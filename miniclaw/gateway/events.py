@@ -153,14 +153,19 @@ class LiveEvent:
 def event_frame(
     name: str, data: dict[str, Any], *, target: str, session_id: str | None = None, turn_id: str | None = None
 ) -> str:
-    """`event_message` as it goes over the wire, without the model in between."""
-    payload = {"name": name, "session_id": session_id, "turn_id": turn_id, "data": data}
+    """An event that belongs to no numbered attempt, such as `message.accepted`, as it goes over the wire."""
+    payload: dict[str, Any] = {"name": name}
+    if session_id is not None:
+        payload["session_id"] = session_id
+    if turn_id is not None:
+        payload["turn_id"] = turn_id
+    payload["data"] = data
     frame = {
         "msg_id": new_id("evt"),
         "msg_type": "event",
         "source": "gateway",
         "target": target,
-        "payload": {key: value for key, value in payload.items() if value is not None},
+        "payload": payload,
         "timestamp": now(),
     }
     return encode_json(frame).decode()

@@ -97,18 +97,25 @@ async def pump(channel: Channel, router: MessageRouter) -> None:
     Messages are stored in the order in which they were received; they share commits instead of waiting
     for each other.
     """
-    places = asyncio.Semaphore(IN_FLIGHT)
-    async with asyncio.TaskGroup() as group:
+    running: set[asyncio.Task[None]] = set()
 
-        async def handle(inbound: Inbound) -> None:
-            try:
-                channel.settle(inbound, await router.route(inbound))
-            except Exception:  # boundary: one message that cannot be settled must not stop its channel
-                logger.exception("message %s could not be settled", inbound.msg_id)
-            finally:
-                places.release()
+    async def handle(inbound: Inbound) -> None:
+        try:
+            channel.settle(inbound, await router.route(inbound))
+        except Exception:  # boundary: one message that cannot be settled must not stop its channel
+            logger.exception("message %s could not be settled", inbound.msg_id)
 
+    loop = asyncio.get_running_loop()
+    try:
         while True:
-            await places.acquire()
             inbound = await channel.receive()
-            group.create_task(handle(inbound))
+            task = loop.create_task(handle(inbound))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            if len(running) >= IN_FLIGHT:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
