@@ -197,7 +197,8 @@ class Budget:
         """What the next stored step keeps, so that a later attempt does not begin at zero."""
         kept: dict[str, Any] = {"spent": round(self.spent(), 1)}
         if self._unstored:
-            kept["usage"] = [usage.to_dict() for usage in self._unstored]
+            # Without zeros: it stays in memory and on disk with each step.
+            kept["usage"] = [{k: v for k, v in usage.to_dict().items() if v} for usage in self._unstored]
             self._unstored = []
         return kept
 
