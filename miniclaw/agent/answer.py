@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from miniclaw.agent.arguments import Offered, parse_call, plain_name
@@ -176,10 +177,13 @@ def cut_error(*, began: bool) -> ModelError:
 def cut_prompt(usage: Usage, sent_bytes: int) -> str:
     """A warning where a server cannot have read the whole prompt: some cut it and do not tell."""
     is_cut = 0 < usage.input_tokens * MOST_PER_TOKEN < sent_bytes >= LEAST_BYTES
-    if not is_cut or usage.cached_tokens:
-        return ""
+    return _cut_at(usage.model, usage.input_tokens) if is_cut and not usage.cached_tokens else ""
+
+
+@lru_cache(maxsize=8)  # such a server always cuts at the same place, and each answer of the log keeps the warning
+def _cut_at(model: str, tokens: int) -> str:
     return (
-        f"{usage.model} read {usage.input_tokens} tokens of a longer prompt, so it does not know the beginning of "
+        f"{model} read {tokens} tokens of a longer prompt, so it does not know the beginning of "
         "the conversation; raise the context size of its server (for Ollama: OLLAMA_CONTEXT_LENGTH)."
     )
 
