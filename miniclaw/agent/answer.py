@@ -180,7 +180,9 @@ def cut_prompt(usage: Usage, sent_bytes: int) -> str:
     return _cut_at(usage.model, usage.input_tokens) if is_cut and not usage.cached_tokens else ""
 
 
-@lru_cache(maxsize=8)  # such a server always cuts at the same place, and each answer of the log keeps the warning
+@lru_cache(
+    maxsize=8
+)  # such a server always cuts at the same place, and each answer of the log keeps the warning
 def _cut_at(model: str, tokens: int) -> str:
     return (
         f"{model} read {tokens} tokens of a longer prompt, so it does not know the beginning of "
