@@ -9,8 +9,10 @@ import pytest
 
 from miniclaw.agent.adapt import fit_messages
 from miniclaw.agent.overflow import overflow_in
+from miniclaw.agent.providers import ToolCall
 from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.report import read_report
+from miniclaw.agent.responses import responses_body
 from tests.support.play import play
 from tests.support.replay import Body, Case, chunk, event, response_item, text_stream
 
@@ -1078,6 +1080,11 @@ async def test_what_another_server_sealed_is_kept_from_this_one() -> None:
     assert message["tool_calls"][0].keys() == {"id", "type", "function"}
 
 
+WEATHER_SAID: Body = {
+    "role": "assistant",
+    "content": "\n\n",
+    "tool_calls": [ToolCall.of("a", "get_weather", PARIS).to_openai()],
+}
 # --- the Responses API ------------------------------------------------------------------------------------
 
 
@@ -1131,16 +1138,26 @@ async def test_thoughts_and_calls_of_a_response_go_back_in_their_order() -> None
     sent = played.answered[1]["input"]
     assert [(item.get("type"), item.get("id") or item.get("call_id")) for item in sent[1:]] == [
         ("reasoning", "rs_1"),
-        (None, None),
+        ("message", "msg_2"),
         ("function_call", "call_1"),
         ("reasoning", "rs_2"),
         ("function_call", "call_2"),
         ("function_call_output", "call_1"),
         ("function_call_output", "call_2"),
     ]
-    assert sent[2] == {"role": "assistant", "content": "so"}
+    text = {"type": "output_text", "text": "so", "annotations": []}
+    assert sent[2].items() >= {"role": "assistant", "status": "completed", "content": [text]}.items()
     assert "status" not in sent[1]
     assert (played.text, played.end and played.end.response.text) == ("so", "done")
+
+
+async def test_every_item_of_a_response_says_its_type_and_no_id_stands_there_twice() -> None:
+    said = [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "and?"}]
+    sent = responses_body([*SYSTEM_FIRST, *said, *said, WEATHER_SAID], [], {}, Quirks(), by="")["input"]
+    assert {item["type"] for item in sent} == {"message", "function_call"}
+    texts = [item for item in sent if item.get("role") == "assistant"]
+    assert [text["content"][0]["type"] for text in texts] == ["output_text"] * 2  # none of blanks alone
+    assert len({text["id"] for text in texts}) == 2
 
 
 async def test_a_thought_that_the_server_kept_for_itself_does_not_go_back() -> None:

@@ -41,9 +41,11 @@ def responses_body(
         by: marks what only this server understands.
     """
     head = messages[0] if messages and messages[0]["role"] in {"system", "developer"} else None
-    body: dict[str, Any] = {
-        "input": [item for m in messages[head is not None :] for item in _items(m, quirks, by)]
-    }
+    items = [item for m in messages[head is not None :] for item in _items(m, quirks, by)]
+    for place, item in enumerate(items):
+        if item.get("role") == "assistant":  # the id is required, and may not stand there twice
+            item["id"] = f"msg_{place}"
+    body: dict[str, Any] = {"input": items}
     if head is not None:
         body["instructions"] = head["content"]
     if tools:
@@ -65,11 +67,9 @@ def _items(message: Message, quirks: Quirks, by: str) -> Iterator[Message]:
             "output": content or "",
         }
     elif role != "assistant":
-        yield {"role": role, "content": _parts(fit_content(content, quirks))}
-    elif message.keys() == {"role", "content"}:
-        yield message
+        yield {"type": "message", "role": role, "content": _parts(fit_content(content, quirks))}
     else:
-        text = [{"role": role, "content": content}] if content else []
+        text = [_text_item(content)] if content and not content.isspace() else []
         calls = [_call_item(call, quirks) for call in message.get("tool_calls") or ()]
         for item in own_data(message, quirks, by).get("items") or ():
             if isinstance(item, dict):
@@ -77,6 +77,12 @@ def _items(message: Message, quirks: Quirks, by: str) -> Iterator[Message]:
             elif own := text if item == "text" else calls:
                 yield own.pop(0)
         yield from text + calls
+
+
+def _text_item(text: str) -> Message:
+    """A text of the model with all that OpenAI's schema requires of it, as vLLM and OpenRouter do; llama.cpp goes by the type."""
+    content = [{"type": "output_text", "text": text, "annotations": []}]
+    return {"type": "message", "role": "assistant", "status": "completed", "content": content}
 
 
 def _parts(content: Any) -> Any:
