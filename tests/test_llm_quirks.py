@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from miniclaw.agent.adapt import fit_messages
+from miniclaw.agent.adapt import fit_messages, fit_tools
 from miniclaw.agent.overflow import overflow_in
-from miniclaw.agent.providers import ToolCall
+from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.report import read_report
 from miniclaw.agent.responses import responses_body
@@ -846,7 +847,7 @@ WORDED = [
             ),
             *("Function calling is not enabled for models/gemma-3-27b-it", "该模型不支持工具调用"),
             *("不支持tools参数", "tools参数不支持", "tools param requires --jinja flag"),
-            '"tools" requires --jinja',
+            *('"tools" requires --jinja', "Unrecognized request argument supplied: tools"),
         )
     ),
 ]
@@ -1069,8 +1070,8 @@ async def test_a_server_that_refuses_everything_is_given_up() -> None:
 async def test_a_change_that_did_not_help_is_not_made_again() -> None:
     played = await play(case_of(http=refusal("content must not be blank, and is required to be a string")))
     assert (
-        played.error is not None and len(played.requests) == 3
-    )  # as it was, without a text, with an empty one
+        played.error is not None and len(played.requests) == 4
+    )  # as it was, without a text, with an empty one, with a mark
 
 
 async def test_what_another_server_sealed_is_kept_from_this_one() -> None:
@@ -1080,11 +1081,137 @@ async def test_what_another_server_sealed_is_kept_from_this_one() -> None:
     assert message["tool_calls"][0].keys() == {"id", "type", "function"}
 
 
-WEATHER_SAID: Body = {
-    "role": "assistant",
-    "content": "\n\n",
-    "tool_calls": [ToolCall.of("a", "get_weather", PARIS).to_openai()],
+WEATHER_CALL = ToolCall.of("a", "get_weather", PARIS).to_openai()
+WEATHER_SAID: Body = {"role": "assistant", "content": "\n\n", "tool_calls": [WEATHER_CALL]}
+BLANK = LLMResponse(text=" \n", tool_calls=(ToolCall.of("a", "get_weather", PARIS),)).to_message()
+TIME_CALL = ToolCall.of("b", "get_time", {}).to_openai()
+RESULTS = [{"role": "tool", "tool_call_id": call_id, "content": call_id} for call_id in "ab"]
+ALTERNATE = "Conversation roles must alternate user/assistant/user/assistant/..."
+
+
+def user_first(sent: list[Body], refused: str = ALTERNATE) -> str:
+    """As the templates of Gemma 2 and of Mistral 7B."""
+    if refused != ALTERNATE and sent[0]["role"] == "system":
+        return refused
+    return "" if all((m["role"] == "user") == (n % 2 == 0) for n, m in enumerate(sent)) else ALTERNATE
+
+
+def of_calls(refused: str, wrong: Callable[[Body], bool]) -> Callable[[list[Body]], str]:
+    return lambda sent: refused if any(m.get("tool_calls") and wrong(m) for m in sent) else ""
+
+
+def shape(message: Body) -> str:
+    """What a message has, each by its letter: a text, thoughts, and calls."""
+    marks = {
+        "t": message.get("content"),
+        "r": message.get("reasoning_content"),
+        "c": message.get("tool_calls"),
+    }
+    return str(message["role"])[0] + "".join(mark for mark, value in marks.items() if value)
+
+
+SAID: Body = {"role": "assistant", "content": "so", "tool_calls": [WEATHER_CALL]}
+THOUGHT: Body = {**SAID, "reasoning_content": "hm"}
+JUDGES: dict[str, tuple[list[Body], Callable[[list[Body]], str], str]] = {
+    "gpt-oss": (
+        [THOUGHT, RESULTS[0], SAID, RESULTS[0]],
+        of_calls(
+            "Cannot pass both content and thinking in an assistant message with tool calls! Put the analysis message in one",
+            lambda m: bool(m.get("content") and m.get("reasoning_content")),
+        ),
+        "arc tt atc tt",
+    ),
+    "Mistral": (
+        [SAID, RESULTS[0], THOUGHT, RESULTS[0]],
+        of_calls(
+            "Assistant message must have either content or tool_calls, but not both.", lambda m: m["content"]
+        ),
+        "ac tt arc tt",
+    ),
+    "Llama 3.1": (
+        [{**SAID, "tool_calls": [WEATHER_CALL, TIME_CALL]}, *RESULTS, SAID, RESULTS[0]],
+        of_calls("This model only supports single tool-calls at once!", lambda m: len(m["tool_calls"]) > 1),
+        "atc tt ac tt atc tt",
+    ),
+    "Kimi": (
+        [SAID, RESULTS[0], {"role": "assistant", "content": "x"}],
+        of_calls(
+            "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
+            lambda m: not m.get("reasoning_content"),
+        ),
+        "atrc tt at",
+    ),
+    "Claude, a stored text of blanks": (
+        [WEATHER_SAID, RESULTS[0], BLANK, RESULTS[0]],
+        lambda sent: "" if not any(str(m["content"]).isspace() for m in sent) else "there are blanks",
+        "ac tt ac tt",
+    ),
+    "LM Studio, nothing empty": (
+        [{**SAID, "content": None}, RESULTS[0]],
+        of_calls("objects with a 'content' field that is not empty.", lambda m: not m["content"]),
+        "atc tt",
+    ),
+    "Ollama, no null": (
+        [WEATHER_SAID],
+        of_calls("invalid message content type: <nil>", lambda m: m["content"] is None),
+        "ac",
+    ),
+    "Mistral 7B": ([*SYSTEM_FIRST, SYSTEM_FIRST[1]], user_first, "ut"),
+    "Gemma 2": (
+        [*SYSTEM_FIRST, {"role": "assistant", "content": "x"}, *SYSTEM_FIRST],
+        lambda sent: user_first(sent, "System role not supported"),
+        "ut at ut",
+    ),
+    "Ministral": (
+        [*SYSTEM_FIRST, *SYSTEM_FIRST],
+        lambda sent: (
+            "Only user, assistant and tool roles are supported, got system."
+            if "s" in [shape(m)[0] for m in sent[1:]]
+            else ""
+        ),
+        "st ut ut",
+    ),
 }
+
+
+@pytest.mark.parametrize("name", JUDGES)
+def test_what_a_template_refuses_of_a_history_is_learned_and_no_more_is_left_out(name: str) -> None:
+    history, judge, wanted = JUDGES[name]
+    quirks = Quirks()
+    for _ in range(6):
+        sent = list(fit_messages(history, quirks, by="", renamed=False))
+        if not (refused := judge(sent)):
+            break
+        assert quirks.learn(read_report({"error": {"message": refused}}), {"messages": sent})
+    assert " ".join(map(shape, sent)) == wanted
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Failed to initialize samplers: failed to parse grammar",
+        'Grammar error: Unimplemented keys: ["uniqueItems"]',
+        "Automatic parser generation failed: JSON schema error at #/properties/t: unrecognized type any",
+    ],
+)
+def test_a_schema_of_which_a_server_can_make_no_grammar_is_sent_simpler_and_with_types_that_there_are(
+    message: str,
+) -> None:
+    types = {"any": "string", "ANY": "string", "STRING": "string", "int": "integer", "dict": "object"}
+    properties = {kind: {"type": kind, "uniqueItems": True, "maxLength": 9} for kind in types}
+    properties |= {"several": {"type": ["null", "any", "number"]}, "listed": {"type": "any", "items": {}}}
+    parameters = {"type": "object", "properties": properties}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    quirks = Quirks()
+    assert quirks.learn(read_report({"error": {"message": message}}), {"messages": [], "tools": [tool]})
+    (sent,), _, _ = fit_tools([tool], quirks)
+    assert sent["function"]["parameters"]["properties"] == {
+        **{kind: {"type": real} for kind, real in types.items()},
+        "several": {"type": "number"},
+        "listed": {"type": "array", "items": {"type": "string"}},
+    }
+
+
 # --- the Responses API ------------------------------------------------------------------------------------
 
 

@@ -15,13 +15,7 @@ from miniclaw.agent.quirks import LENGTHS, Quirks
 from miniclaw.session.history import content_text
 
 __all__ = [
-    "fit_content",
-    "fit_messages",
-    "fit_parameters",
-    "fit_tools",
-    "own_data",
-    "short_id",
-    "short_names",
+    *("fit_content", "fit_messages", "fit_parameters", "fit_tools", "own_data", "short_id", "short_names"),
     "wire_name",
 ]
 
@@ -30,6 +24,11 @@ _FITTING: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 _PRIVATE: Final = frozenset({"reasoning_content", "provider_data", "images"})
 _SIMPLE: Final = frozenset({"type", "description", "properties", "required", "items", "enum"})
 """What every server knows of JSON Schema."""
+_NO_TEXT: Final = {"any": None, "null": None, "text": "", "mark": "…"}
+_TYPES: Final = {name: name for name in ("string", "integer", "number", "boolean", "array", "object")} | {
+    **{"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
+}  # fmt: skip
+"""Types of JSON Schema, and what programs call them; others stop servers that make a grammar of a schema."""
 MOST_NODES: Final = 2_000
 """Of a simple schema."""
 MOST_ABOUT: Final = 1_024
@@ -107,14 +106,16 @@ def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, rename
         renamed: whether a tool has another name on the wire.
     """
     touches_all = quirks.ids or bool(quirks.roles)
-    touches_own = renamed or quirks.names or quirks.content != "any" or quirks.thoughts in {"calls", "always"}
+    touches_own = renamed or quirks.names or quirks.thoughts in {"calls", "always"}
+    touches_own = touches_own or not quirks.content == quirks.beside == "any"
     fitted = [
         _fit(message, quirks, by)
         if touches_all
         or "reasoning_content" in message
         or "provider_data" in message
         or "images" in message
-        or isinstance(message.get("content"), list)
+        or isinstance(content := message.get("content"), list)
+        or (message.get("tool_calls") and content and content.isspace())
         or (touches_own and message["role"] == "assistant")
         else message
         for message in messages
@@ -124,7 +125,24 @@ def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, rename
         rest = [message for message in fitted if message["role"] not in {"system", "developer"}]
         role = quirks.roles.get("system", "system")
         fitted = [{"role": role, "content": system}, *rest] if system else rest
+    fitted = _one_by_one(fitted, quirks) if quirks.one_call else fitted
     return _alternating(fitted) if quirks.alternate else fitted
+
+
+def _one_by_one(messages: Sequence[Message], quirks: Quirks) -> list[Message]:
+    """Each call in a message of its own with its result behind it; the text stands before the first."""
+    apart: list[Message] = []
+    waiting: dict[str, Message] = {}
+    for message in messages:
+        if len(calls := message.get("tool_calls") or []) > 1:
+            bare = {**message, "content": _NO_TEXT[quirks.content]}
+            waiting = {call["id"]: {**bare, "tool_calls": [call]} for call in calls}
+            waiting[calls[0]["id"]]["content"] = message.get("content")
+            continue
+        if (call := waiting.pop(message.get("tool_call_id", ""), None)) is not None:
+            apart.append(call)
+        apart.append(message)
+    return apart
 
 
 def own_data(message: Message, quirks: Quirks, by: str) -> Message:
@@ -141,16 +159,19 @@ def _fit(message: Message, quirks: Quirks, by: str) -> Message:
     if message["role"] != "assistant":
         return fitted | {"content": fit_content(message.get("content"), quirks)}
     data, thoughts = own_data(message, quirks, by), message.get("reasoning_content")
+    text = message.get("content") or ""
     if calls := message.get("tool_calls"):
         extras = data.get("calls") or [{}] * len(calls)
         fitted["tool_calls"] = [_fit_call(*each, quirks) for each in zip(calls, extras, strict=False)]
-        if not message.get("content") and quirks.content != "any":
-            fitted["content"] = None if quirks.content == "null" else ""
+        if quirks.beside != "any" and thoughts and quirks.thoughts != "never":
+            thoughts, text = f"{thoughts}\n\n{text}".rstrip(), ""
+        if not text.strip() or quirks.beside == "none":
+            fitted["content"] = _NO_TEXT[quirks.content]
     if data.get("details"):
         fitted["reasoning_details"] = data["details"]
     is_due = quirks.thoughts == "always" or (calls and (thoughts or quirks.thoughts == "calls"))
     if is_due and quirks.thoughts != "never":
-        fitted["reasoning_content"] = thoughts or ""
+        fitted["reasoning_content"] = thoughts or quirks.no_thoughts
     return fitted
 
 
@@ -243,31 +264,25 @@ def _merged(node: Message, part: Message) -> Message:
 
 def _typed(found: Message, otherwise: str) -> Message:
     """A schema that says its type, that of its items, and requires nothing that it does not have."""
-    kind = found.get("type")
-    if isinstance(kind, list):
-        kind = next((one for one in kind if one != "null"), None)
-    if not isinstance(kind, str):
-        values = _values(found) or [None]
-        guess = {bool: "boolean", int: "integer", float: "number", str: "string"}.get(
-            type(values[0]), otherwise
-        )
+    said, values = found.get("type"), _values(found)
+    kinds = [_TYPES.get(str(kind).lower(), "") for kind in (said if isinstance(said, list) else [said])]
+    if not (kind := next(filter(None, kinds), "")):
+        guess = _TYPES.get(type(values[0]).__name__, otherwise) if values else otherwise
         kind = "object" if "properties" in found else "array" if "items" in found else guess
     found["type"] = kind
-    values = _values(found)
     found.pop("enum", None)
     if values:  # which Gemini takes of strings alone
         texts = [one for one in values if isinstance(one, str) and one]
         if kind == "string" and texts:
             found["enum"] = texts
         else:
-            said = ", ".join(json.dumps(one, ensure_ascii=False) for one in values[:20])
-            found["description"] = f"{found.get('description') or ''} One of: {said}"[:MOST_ABOUT].lstrip()
+            all_of = ", ".join(json.dumps(one, ensure_ascii=False) for one in values[:20])
+            found["description"] = f"{found.get('description') or ''} One of: {all_of}"[:MOST_ABOUT].lstrip()
     if kind == "array":
         found.setdefault("items", {"type": "string"})
-    if isinstance(required := found.pop("required", None), list) and isinstance(
-        found.get("properties"), dict
-    ):
-        if known := [name for name in dict.fromkeys(map(str, required)) if name in found["properties"]]:
+    required, properties = found.pop("required", None), found.get("properties")
+    if isinstance(required, list) and isinstance(properties, dict):
+        if known := [name for name in dict.fromkeys(map(str, required)) if name in properties]:
             found["required"] = known
     return found
 

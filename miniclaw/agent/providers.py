@@ -76,7 +76,7 @@ class LLMResponse:
 
         `reasoning_content` and `provider_data` are for the provider alone, which decides what goes on the wire.
         """
-        message: Message = {"role": "assistant", "content": self.text or None}
+        message: Message = {"role": "assistant", "content": self.text if self.text.strip() else None}
         if self.tool_calls:
             message["tool_calls"] = [call.to_openai() for call in self.tool_calls]
             if self.reasoning:

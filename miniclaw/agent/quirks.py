@@ -28,6 +28,7 @@ _NOT: Final = (
 )
 _NO_TOOLS: Final = re.compile(
     rf"(?<!parallel )(?:tools?|functions?)(?: call(?:s|ing)?| use|参数)?\W{{0,3}}(?:is |are |do |does )?{_NOT}"
+    r"|(?:unrecognized|unexpected|unknown|extra) [\w ]{0,40}\W{1,3}tools?(?![\w\[.])"
     rf"|{_NOT}\w* ?(?:\w+ )?\W?(?:(?:tools?|functions?)(?![a-z0-9_])|工具|函数)|support tool use"
     r"|tool(?:s|_choice)?\W{0,3}(?:param\w* )?requires? \W?--|enable-auto-tool-choice|tools参数(?:非法|错误|有误)"
 )
@@ -36,6 +37,7 @@ _NO_STREAM: Final = re.compile(
 )
 """ASCII, here and below: a Chinese sentence has no space around a name."""
 _ROLES: Final = ("system", "developer")
+_ALTERNATE: Final = r"alternate|consecutive.*(?:role|user|assistant)|role order"
 _ALLOWED: Final = re.compile(
     r"\bexpected|one of|should be|must be|supported (?:values|roles)|\bonly\b|allowed"
 )
@@ -64,10 +66,16 @@ class Quirks:
     roles: dict[str, str] = field(default_factory=dict)
     one_system: bool = False
     alternate: bool = False
-    content: Literal["any", "null", "text"] = "any"
+    content: Literal["any", "null", "text", "mark"] = "any"
     """What stands in place of a content that an assistant message with calls does not have."""
+    beside: Literal["any", "one", "none"] = "any"
+    """What calls have beside them: text and thoughts, `one` of both, or `none` of a text."""
+    one_call: bool = False
+    """Whether each call has a message of its own."""
     thoughts: Literal["own", "calls", "always", "never"] = "own"
     """Which messages carry their thoughts back: those with calls that have some, all with calls, all, none."""
+    no_thoughts: str = ""
+    """What stands in place of thoughts that a message does not have."""
     images: Literal["taken", "not now", "never"] = "taken"
     """`not now`: one of those in this request is not; that says nothing of others."""
     data: bool = True
@@ -146,13 +154,14 @@ class Quirks:
             is_missing = (
                 allowed and "user" in tail and not any(name in head for name in _ROLES) and role not in tail
             )
-            is_named = role in head or re.search(rf"\binput\W{{1,4}}{role}", tail) is not None
+            is_named = role in head or re.search(rf"\b(?:input\W{{1,4}}|got ){role}", tail) is not None
             if not (is_named or is_missing or is_instruction):
                 continue
             for other in ("system" if role == "developer" else "developer", "user"):
                 if self.is_new(f"{role}={other}"):
                     self.is_new(f"{other}={role}")  # not back to what was refused
-                    self.roles |= {own: other for own in _ROLES if self.roles.get(own, own) == role}
+                    roles = {own: other for own in _ROLES if self.roles.get(own, own) == role}
+                    self.roles = self.roles | roles
                     return f"{role}={other}"
         return ""
 
@@ -194,65 +203,44 @@ class Quirks:
         return ""
 
 
+_MISSING: Final = r"reasoning_content.*(?:must be|required|missing|pass)|missing.*reasoning_content"
+_EMPTY: Final = (
+    r"content.*\b(?:blank|empty|non-?empty|whitespace)\b|(?:blank|empty|non-?empty)\b.*\bcontent\b|at least one character"
+    r"|\bmessage\b.{0,60}must not be empty|\bcontent\W{0,3}(?:不能|不可|不允许)为?空"
+)
 _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
-    (
-        r"image.{0,120}(?:too (?:large|big|small|many)|exceed|dimension|corrupt|damaged|base64|format|media type)"
-        r"|(?:process|decode|load|parse|invalid|download).{0,30}\bimage(?!_url| input)\b",
-        "images",
-        "not now",
-    ),
+    (r"both content and (?:thinking|reasoning)", "beside", "one"),  # the template of gpt-oss
+    (r"(?:either|both) content (?:or|and) tool.?calls", "beside", "none"),  # those of Mistral
+    (r"single tool.?calls? at once|only one tool.?call", "one_call", True),  # that of Llama 3.1
+    (r"image.{0,120}(?:too (?:large|big|small|many)|exceed|dimension|corrupt|damaged|base64|format|media type)"
+     r"|(?:process|decode|load|parse|invalid|download).{0,30}\bimage(?!_url| input)\b", "images", "not now"),
     (r"image|vision|multi-?modal|content.*\b(?:string|str|text|type)\b", "images", "never"),
-    (r"reasoning_content.*(?:must be|required|missing|pass)|missing.*reasoning_content", "thoughts", "calls"),
-    (
-        r"reasoning_content.*(?:must be|required|missing|pass)|missing.*reasoning_content",
-        "thoughts",
-        "always",
-    ),
+    (_MISSING, "thoughts", "calls"),
+    (r"reasoning_content.*missing.*tool.?call", "no_thoughts", " "),  # Moonshot, to which an empty one is missing
+    (_MISSING, "thoughts", "always"),
+    (_MISSING, "no_thoughts", " "),
     (r"reasoning_content", "thoughts", "never"),
     (r"item .*not found|encrypted.content.*(?:verif|decrypt|parse)", "data", False),
     (r"extra_content|reasoning_details|without its required following item", "data", False),
-    (r"alternate|consecutive.*(?:role|user|assistant)|role order", "alternate", True),
-    (
-        r"system.*(?:beginning|first|once|single|only one|multiple|首|after)|(?:multiple|more than one|only one) system"
-        r"|developer\W? after|role order|order of (?:messages|roles)",
-        "one_system",
-        True,
-    ),
-    (
-        r"\bstrict\b|required' is required to be supplied|additionalproperties.* required to be",
-        "schemas",
-        "loose",
-    ),
-    (
-        r"(?:function|tool)s?\W*(?:call\W*)?name.*(?:pattern|invalid|must|match|length)|(?:invalid|illegal).*function\W*name",
-        "names",
-        True,
-    ),
-    (
-        r"tool[ _]?(?:call|use)[ _.]?s?(?:\[\d+\])?[ _.]?id.*(?:pattern|length|must be|too long|invalid)"
-        r"|call_id.*(?:pattern|too long|length)|tool_use\.id",
-        "ids",
-        True,
-    ),
-    (
-        r"schema|tools参数(?:非法|错误|有误)|unknown name .*(?:parameters|tools)|\btools?\b.*parameters|function_declarations|additionalproperties|\$ref"
-        r"|description.*(?:too long|length)",
-        "schemas",
-        "simple",
-    ),
-    (
-        r"content.*\b(?:blank|empty|non-?empty)\b|(?:blank|empty|non-?empty)\b.*\bcontent\b|at least one character"
-        r"|\bmessage\b.{0,60}must not be empty|\bcontent\W{0,3}(?:不能|不可|不允许)为?空",
-        "content",
-        "null",
-    ),
-    (
-        r"\bcontent\b.*(?:null|none|required|missing|valid string|a string|expected string)|(?:null|none|missing).*\bcontent\b"
-        r"|invalid type: null",
-        "content",
-        "text",
-    ),
-)
+    (_ALTERNATE, "alternate", True),
+    (r"roles are supported, got system|system.*(?:beginning|first|once|single|only one|multiple|首|after)|(?:multiple|more than one|only one) system"
+     r"|developer\W? after|role order|order of (?:messages|roles)", "one_system", True),
+    (_ALTERNATE, "one_system", True),
+    (_ALTERNATE, "roles", dict.fromkeys(_ROLES, "user")),  # Gemma 2, Mistral 7B: no role but the user's may be first
+    (r"\bstrict\b|required' is required to be supplied|additionalproperties.* required to be", "schemas", "loose"),
+    (r"(?:function|tool)s?\W*(?:call\W*)?name.*(?:pattern|invalid|must|match|length)|(?:invalid|illegal).*function\W*name",
+     "names", True),
+    (r"tool[ _]?(?:call|use)[ _.]?s?(?:\[\d+\])?[ _.]?id.*(?:pattern|length|must be|too long|invalid)"
+     r"|call_id.*(?:pattern|too long|length)|tool_use\.id", "ids", True),
+    (r"schema|tools参数(?:非法|错误|有误)|unknown name .*(?:parameters|tools)|\btools?\b.*parameters|function_declarations"
+     r"|additionalproperties|\$ref|description.*(?:too long|length)|grammar|initialize samplers|unrecognized type",
+     "schemas", "simple"),
+    (_EMPTY, "content", "null"),
+    (r"\bcontent\b.*(?:null|none|<nil>|required|missing|valid string|a string|expected string)"
+     r"|(?:null|none|missing).*\bcontent\b|invalid type: null", "content", "text"),
+    (_EMPTY, "content", "text"),
+    (_EMPTY, "content", "mark"),
+)  # fmt: skip
 """Words of a refusal, and what it teaches, the surest first."""
 
 

@@ -143,7 +143,7 @@ class HistoryView:
 
     def _take_assistant(self, message: Message) -> None:
         calls = _sound_calls(message.get("tool_calls"))
-        if not calls and not message.get("content"):
+        if not calls and not content_text(message.get("content")).strip():
             return
         self._close()
         if calls:
