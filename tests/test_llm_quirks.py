@@ -489,6 +489,11 @@ TEXTS: dict[str, tuple[list[Any], str, str]] = {
         "Hi",
         "So I greet.",
     ),
+    "thoughts that the server opened, and a tag at their end": (
+        [chunk({"content": "So I greet."}), chunk({"content": "</think>"}), chunk({"content": "Hi"}), DONE],
+        "Hi",
+        "So I greet.",
+    ),
     "thoughts in details": (
         [
             chunk({"reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "h"}]}),

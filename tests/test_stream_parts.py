@@ -150,6 +150,8 @@ def split(pieces: list[str]) -> tuple[str, str]:
         ("[THINK]a[/THINK]b", "b", "a"),
         ("Use <think> here </think>", "Use <think> here </think>", ""),
         ("<think>a</think>b <think>c</think>", "b <think>c</think>", "a"),
+        ("<think>\n\n</think>\n\n<think>\na\n</think>\n<thinking>b</thinking>\nHi", "Hi", "a\n\nb"),
+        ("<think>a</think>\n<", "<", "a"),
         ("<thin", "<thin", ""),
         ("<b>bold</b>", "<b>bold</b>", ""),
         (" \n", " \n", ""),
@@ -194,12 +196,35 @@ def test_thoughts_are_the_same_however_the_text_is_cut(text: str, places: set[in
         ("so\n</think>\n\nHi", ("Hi", "so")),
         ("</think>\nHi", ("Hi", "")),
         ("so </think> Hi", ("so </think> Hi", "")),
+        ("17*23. Be brief.</think>391", ("391", "17*23. Be brief.")),
+        ("That is 42.</think>\n\n42", ("42", "That is 42.")),
+        ('they said "hi"</think>**Hi**', ("**Hi**", 'they said "hi"')),
+        ("so I answer. </think>\n\nHi", ("Hi", "so I answer.")),
+        ("a `tag`\nand ``` x ```, weather.</think>", ("", "a `tag`\nand ``` x ```, weather.")),
+        *(
+            (text, (text, ""))
+            for text in (
+                *(
+                    "Use `</think>` here",
+                    "a `b </think>c` d",
+                    "```\nso</think>Hi\n```",
+                    "so</think>Hi</think>",
+                ),
+                *(
+                    "It ends at </think>.",
+                    'Write "</think>" then',
+                    "模型用</think>标签结束思考",
+                    "(as </think>)",
+                ),
+                "It ends at </think>\nas you see",
+            )
+        ),
         ("<think>a\n</think>\nb", ("<think>a\n</think>\nb", "")),
         ("```\n</think>\n```", ("```\n</think>\n```", "")),
         ("Hi", ("Hi", "")),
     ],
 )
-def test_a_block_that_the_server_opened_ends_at_a_tag_on_its_own_line(
+def test_a_block_that_the_server_opened_ends_at_a_tag_that_no_sentence_is_about(
     answer: str, parts: tuple[str, str]
 ) -> None:
     assert split_unopened(answer) == parts

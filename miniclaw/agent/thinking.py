@@ -28,10 +28,15 @@ _CHANNELS: Final = tuple(
     for channel in ("analysis", "commentary", "final")
 )
 _UNOPENED: Final = re.compile(r"(.*?)^[ \t]*</think>[ \t]*$\s*", re.DOTALL | re.MULTILINE)
+_IN_SENTENCE: Final = re.compile(
+    r"</think>(?:[ \t]+\S|[.,;:!?…)\]}`，。；：！？、）」』”’》])|([\"'])</think>\1|[一-鿿]</think>[一-鿿]"
+    r"|[ \t]</think>[ \t]*\n[ \t]*\S"
+)
+"""A tag that a sentence is about, with what is around it."""
 
 
 class ThinkSplitter:
-    """Splits a text that begins with a block of thoughts; a tag further on is part of the answer."""
+    """Splits a text that begins with blocks of thoughts; a tag further on is part of the answer."""
 
     def __init__(self) -> None:
         self._where: Literal["start", "inside", "behind", "text"] = "start"
@@ -73,13 +78,17 @@ class ThinkSplitter:
         self._blanks.clear()
         if where == "inside" and self._is_shown:
             return held, ""
-        return (held, "") if where == "start" else ("", self._strip(held))
+        return (
+            ("", self._strip(held))
+            if where == "inside"
+            else (held if where == "start" else held.lstrip(), "")
+        )
 
     def _opens(self) -> bool:
         """Go into the block that begins here; what begins none is text."""
         start = self._held.lstrip()
         is_start = self._where == "start"
-        tag = next((tag for tag in _TAGS if start.startswith(tag)), "") if is_start else ""
+        tag = next((tag for tag in _TAGS if start.startswith(tag)), "")
         if (head := _CHANNEL.match(start)) is not None:
             self._is_shown, self._close = (
                 head[1] != "analysis",
@@ -87,10 +96,11 @@ class ThinkSplitter:
             )
             tag = head[0]
         elif tag:
-            self._close = _TAGS[tag]
+            self._is_shown, self._close = False, _TAGS[tag]
         if tag:
-            self._where, self._held = "inside", start[len(tag) :]
-        elif not any(known.startswith(start) for known in (*_CHANNELS, *(_TAGS if is_start else ()))):
+            between = "\n\n" if self._has_thought and tag in _TAGS else ""
+            self._where, self._held = "inside", between + start[len(tag) :]
+        elif not any(known.startswith(start) for known in (*_CHANNELS, *_TAGS)):
             self._where, self._held = "text", self._held if is_start else start
         return bool(tag)
 
@@ -122,10 +132,13 @@ def split_unopened(text: str) -> tuple[str, str]:
     """Text and thoughts of a whole answer that closes a block which the server opened for the model."""
     if "</think>" not in text or "<think>" in text:
         return text, ""
-    match = _UNOPENED.match(text)
-    if match is None or match[1].count("```") % 2:
+    before, _, behind = text.partition("</think>")
+    if (match := _UNOPENED.match(text)) is not None:
+        before, behind = match[1], text[match.end() :]
+    elif "</think>" in behind or _IN_SENTENCE.search(f"{before[-1:]}</think>{behind[:200]}"):
         return text, ""
-    return text[match.end() :], match[1].strip()
+    is_code = before.count("```") % 2 or before.rpartition("\n")[2].count("`") % 2
+    return (text, "") if is_code else (behind.lstrip(), before.strip())
 
 
 def _overlap(text: str, tag: str) -> int:
