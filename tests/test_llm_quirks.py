@@ -1060,8 +1060,9 @@ async def test_a_tool_with_a_name_that_no_server_takes_runs_under_its_own() -> N
     assert played.steps[-2]["tool_calls"][0]["function"]["name"] == name
 
 
-async def test_a_refusal_that_teaches_nothing_is_an_error_at_once() -> None:
-    played = await play(case_of(http=refusal("I do not like you.")))
+@pytest.mark.parametrize("message", ["I do not like you.", "Unexpected role 'tool' after role 'user'"])
+async def test_a_refusal_that_teaches_nothing_is_an_error_at_once(message: str) -> None:
+    played = await play(case_of(http=refusal(message)))
     assert played.error is not None and played.error.kind == "refused"
     assert len(played.requests) == 1
 

@@ -11,19 +11,8 @@ from miniclaw.errors import ModelError
 from miniclaw.session.models import Usage
 
 __all__ = [
-    "Ask",
-    "MOST_CHARS",
-    "Again",
-    "Finish",
-    "LLMChunk",
-    "LLMProvider",
-    "LLMResponse",
-    "ModelInfo",
-    "Repeats",
-    "ToolCall",
-    "WarmsUp",
-    "unwatched",
-    "whole",
+    *("Ask", "MOST_CHARS", "Again", "Finish", "LLMChunk", "LLMProvider", "LLMResponse", "ModelInfo"),
+    *("Repeats", "ToolCall", "WarmsUp", "unwatched", "whole"),
 ]
 
 MOST_CHARS: Final = 400_000

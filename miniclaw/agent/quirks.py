@@ -28,7 +28,7 @@ _NOT: Final = (
 )
 _NO_TOOLS: Final = re.compile(
     rf"(?<!parallel )(?:tools?|functions?)(?: call(?:s|ing)?| use|参数)?\W{{0,3}}(?:is |are |do |does )?{_NOT}"
-    r"|(?:unrecognized|unexpected|unknown|extra) [\w ]{0,40}\W{1,3}tools?(?![\w\[.])"
+    r"|(?:unrecognized|unexpected|unknown|extra) [\w ]{0,40}\W{1,3}tools(?![\w\[.])"
     rf"|{_NOT}\w* ?(?:\w+ )?\W?(?:(?:tools?|functions?)(?![a-z0-9_])|工具|函数)|support tool use"
     r"|tool(?:s|_choice)?\W{0,3}(?:param\w* )?requires? \W?--|enable-auto-tool-choice|tools参数(?:非法|错误|有误)"
 )
