@@ -943,14 +943,17 @@ def test_a_role_that_is_refused_is_known_in_many_wordings(
     assert [m["role"] for m in fit_messages(history, quirks, by="", renamed=False)] == wanted
 
 
-def test_a_role_that_is_refused_in_each_of_its_names_becomes_the_users_and_learning_ends() -> None:
+@pytest.mark.parametrize(
+    "message", ["Only user and assistant roles are supported!", "System role not supported"]
+)
+def test_a_role_that_is_refused_in_each_of_its_names_becomes_the_users_and_learning_ends(
+    message: str,
+) -> None:
     quirks, roles = Quirks(), []
     for _ in range(4):
         sent = fit_messages(SYSTEM_FIRST, quirks, by="", renamed=False)
         roles.append(sent[0]["role"])
-        quirks.learn(
-            read_report({"error": "Only user and assistant roles are supported!"}), {"messages": sent}
-        )
+        quirks.learn(read_report({"error": message}), {"messages": sent})
     assert roles == ["system", "developer", "user", "user"]
 
 

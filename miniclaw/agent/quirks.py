@@ -150,11 +150,13 @@ class Quirks:
             r"(?<!last )\brole|角色|variant|(?:system|developer)\W? message", words
         ):
             return ""
+        named = {name for name in _ROLES if name in head}
         for role in [role for role in _ROLES if role in sent]:
-            is_missing = (
-                allowed and "user" in tail and not any(name in head for name in _ROLES) and role not in tail
+            is_missing = allowed and "user" in tail and not named and role not in tail
+            is_meant = named and named.isdisjoint(sent)  # by a template that has one name for both
+            is_named = (
+                role in named or is_meant or re.search(rf"\b(?:input\W{{1,4}}|got ){role}", tail) is not None
             )
-            is_named = role in head or re.search(rf"\b(?:input\W{{1,4}}|got ){role}", tail) is not None
             if not (is_named or is_missing or is_instruction):
                 continue
             for other in ("system" if role == "developer" else "developer", "user"):
