@@ -23,6 +23,7 @@ from miniclaw.gateway.protocol import (
     MessageType,
     ReplyTarget,
     TextPayload,
+    command_result,
     encode_json,
     error_message,
     format_time,
@@ -284,6 +285,14 @@ def test_nulls_and_odd_numbers_in_an_events_data_are_json_on_the_wire() -> None:
     )
     data = json.loads(frame)["payload"]["data"]
     assert data == {"none": None, "nan": None, "big": None, "inner": {"none": None}}
+
+
+def test_a_command_result_answers_its_command() -> None:
+    payload = parsed(command_result("m1", "ping", {"pong": True}, target="web:c1"))["payload"]
+    assert payload == {
+        "name": "command.result",
+        "data": {"reply_to": "m1", "name": "ping", "ok": True, "result": {"pong": True}},
+    }
 
 
 def test_a_message_made_of_valid_fields_is_the_same_as_a_validated_one() -> None:

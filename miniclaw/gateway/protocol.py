@@ -363,16 +363,35 @@ def _format(milliseconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{part:03d}Z"
 
 
+def event_message(
+    name: str, data: dict[str, Any], *, target: str, session_id: str | None = None, turn_id: str | None = None
+) -> GatewayMessage:
+    """An event that belongs to no numbered attempt, such as `message.accepted` or `session.updated`."""
+    payload = EventPayload(name=name, data=data, session_id=session_id, turn_id=turn_id)
+    return _outbound(MessageType.EVENT, payload, target)
+
+
+def command_result(reply_to: str, name: str, result: dict[str, Any], *, target: str) -> GatewayMessage:
+    """The answer to a command that was carried out."""
+    data = {"reply_to": reply_to, "name": name, "ok": True, "result": result}
+    return event_message("command.result", data, target=target)
+
+
 def error_message(
     code: str, message: str, *, target: str, reply_to: str | None = None, turn_id: str | None = None
 ) -> GatewayMessage:
     """A refusal with one of `ERROR_CODES`."""
+    payload = ErrorPayload(code=code, message=message, reply_to=reply_to, turn_id=turn_id)
+    return _outbound(MessageType.ERROR, payload, target)
+
+
+def _outbound(msg_type: MessageType, payload: Payload, target: str) -> GatewayMessage:
     return GatewayMessage(
         msg_id=new_id("evt"),
-        msg_type=MessageType.ERROR,
+        msg_type=msg_type,
         source="gateway",
         target=target,
-        payload=ErrorPayload(code=code, message=message, reply_to=reply_to, turn_id=turn_id),
+        payload=payload,
         timestamp=now(),
     )
 
