@@ -157,7 +157,7 @@ async def test_a_handler_that_breaks_is_answered_and_never_raises(side: Callable
     routes.router.register("text", broken)
     answer = await routes.router.route(routes.message)
     assert routes.code_of(answer) == "internal"
-    assert "password" not in answer.model_dump_json()
+    assert "password" not in repr(answer)
 
 
 @both(chapter_routes, core_routes)
