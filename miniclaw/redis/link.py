@@ -257,7 +257,8 @@ def pool_of(url: str, timeout: float) -> Any:
         from redis.asyncio.retry import Retry
         from redis.backoff import NoBackoff
     except ImportError as error:
-        raise ConfigError('MINICLAW_REDIS_URL needs redis-py: pip install "miniclaw[redis]".') from error
+        way = "in the project's directory, run `.venv/bin/pip install '.[redis]'`"
+        raise ConfigError(f"MINICLAW_REDIS_URL needs redis-py: {way}.") from error
     given: dict[str, Any] = {
         "decode_responses": True,
         "socket_connect_timeout": timeout,
