@@ -1,12 +1,14 @@
 """Settings: one frozen model a section, read once at start; where each value came from can be told.
 
-Order: argument > environment > `.env` > `miniclaw.toml` > default. Nothing else reads the environment.
+Order: argument > environment > `.env` of the data directory > of our project > `miniclaw.toml` > default.
+Nothing else reads the environment.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,6 +62,8 @@ __all__ = [
 ]
 
 
+CHECKOUTS = (Path(__file__).parents[1], Path(sys.prefix).parent)
+"""Where our project may be: around the package (`make run`), or around the `.venv` it is installed in."""
 FLAT_NAMES: Final[Mapping[str, str]] = {
     "OPENAI_API_KEY": "model.api_key",
     "OPENAI_API_BASE": "model.base_url",
@@ -147,7 +151,7 @@ def load_settings(
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
     sources: list[tuple[str, Mapping[str, Any]]] = [_read_toml(config_file, directory)]
-    if project := env.get("MINICLAW_PROJECT"):
+    if project := env.get("MINICLAW_PROJECT", _own_checkout()):
         sources.append(_read_dotenv(Path(project) / ".env"))
     sources.append(_read_dotenv(directory / ".env"))
     sources.append(("environment", _from_environment(env, "environment")))
@@ -157,6 +161,19 @@ def load_settings(
             _put(merged, name, value)
             origins[name] = origin
     return LoadedSettings(settings=_validate(merged, origins), data_dir=directory, origins=origins)
+
+
+def _own_checkout() -> str:
+    """The project that this program runs from; never just the current directory, which others may have filled."""
+    for directory in CHECKOUTS:
+        try:
+            owners = {os.stat(__file__).st_uid, (directory / ".env").stat().st_uid}
+            table = tomllib.loads((directory / "pyproject.toml").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue  # none, or nothing of ours
+        if table.get("project", {}).get("name") == "miniclaw" and len(owners) == 1:
+            return str(directory)
+    return ""
 
 
 def _read_toml(config_file: str | None, directory: Path) -> tuple[str, Mapping[str, Any]]:

@@ -8,9 +8,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+import miniclaw.config
 from tests.support.browser import chromium, dictated
 
 __all__ = ["chromium", "dictated"]
+
+# A developer's own `.env` is none of the tests' business.
+os.environ["MINICLAW_PROJECT"] = ""
+miniclaw.config.CHECKOUTS = ()
 
 # A machine that is busy with something else is no reason to fail.
 # On a strict run the examples are the same each time: its verdict is on the commit, not on the dice.

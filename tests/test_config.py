@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
+import miniclaw
 from miniclaw.config import FLAT_NAMES, LoadedSettings, Settings, find_data_dir, load_settings
 from miniclaw.errors import ConfigError
 
@@ -102,6 +106,44 @@ def test_the_data_directorys_dotenv_beats_the_projects_and_other_directories_are
     assert value(loaded.settings, "model.api_key") == "key"
     assert loaded.settings.model.base_url is None
     assert loaded.origins["model.api_key"] == str(project / ".env")
+
+
+@pytest.mark.parametrize("name", ["miniclaw", "stranger"])
+def test_the_dotenv_of_the_checkout_that_the_program_runs_from_is_read_from_any_directory(
+    tmp_path: Path, name: str
+) -> None:
+    for directory in ("clone", "elsewhere"):
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / ".env").write_text(f"OPENAI_MODEL={directory}\n", encoding="utf-8")
+        written = f'[project]\nname = "{name if directory == "clone" else "miniclaw"}"\n'
+        (tmp_path / directory / "pyproject.toml").write_text(written, encoding="utf-8")
+    (tmp_path / "clone" / "miniclaw").symlink_to(Path(miniclaw.__file__).parent)
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MINICLAW_"))}
+    shown = subprocess.run(
+        [sys.executable, "-m", "miniclaw", "config", "show", "--changed", "--json"],
+        cwd=tmp_path / "elsewhere",
+        env={**env, "PYTHONPATH": str(tmp_path / "clone"), "PYTHONSAFEPATH": "1", "HOME": str(tmp_path)},
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    values = [row["value"] for row in json.loads(shown.stdout)["settings"] if row["name"] == "model.name"]
+    assert values == (["clone"] if name == "miniclaw" else [])
+
+
+def test_a_dotenv_of_somebody_else_is_not_taken_for_our_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".env").write_text("OPENAI_MODEL=theirs\n", encoding="utf-8")
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "miniclaw"\n', encoding="utf-8")
+    monkeypatch.setattr("miniclaw.config.CHECKOUTS", (tmp_path,))
+    assert load_settings(env={}, data_dir=str(tmp_path / "data")).settings.model.name == "theirs"
+    assert load_settings(env={"MINICLAW_PROJECT": ""}, data_dir=str(tmp_path / "data")).origins == {}
+    if os.geteuid() == 0:
+        os.chown(tmp_path / ".env", 65534, -1)
+    else:
+        monkeypatch.setattr("miniclaw.config.__file__", "/")
+    assert load_settings(env={}, data_dir=str(tmp_path / "data")).settings.model.name is None
 
 
 def test_a_named_file_is_read_instead_of_the_data_directorys(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_a_command_in_the_documents_does_what_is_shown(command: str, output: str
         assert dry.returncode == 0
         return
     assert program == ".venv/bin/miniclaw", f"no test knows how to run `{command}`"
-    home = {"MINICLAW_HOME": str(tmp_path), "MINICLAW_MODEL__PROBE_LOCAL": "false"}
+    home = {"MINICLAW_PROJECT": "", "MINICLAW_HOME": str(tmp_path), "MINICLAW_MODEL__PROBE_LOCAL": "false"}
     clean = {
         name: value for name, value in os.environ.items() if not name.startswith(("OPENAI_", "MINICLAW_"))
     }
@@ -135,7 +135,7 @@ async def test_each_clients_mcp_configuration_starts_the_server_as_it_is_written
     python, *arguments = written
     assert python == "/home/me/miniOpenClaw/.venv/bin/python" and Path(python).is_absolute()
     kept = {name: os.environ[name] for name in ("PYTHONPATH", "SYSTEMROOT") if name in os.environ}
-    env = {**kept, "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
+    env = {**kept, "MINICLAW_PROJECT": "", "HOME": str(tmp_path), "USERPROFILE": str(tmp_path)}
     async with serving(command=(sys.executable, *arguments), env=env) as (client, _):
         assert (await client.greet())["result"]["serverInfo"]["name"] == "miniclaw"
         assert "ask_agent" in str(await client.request(1, "tools/list"))
@@ -143,6 +143,11 @@ async def test_each_clients_mcp_configuration_starts_the_server_as_it_is_written
 
 def test_nothing_says_to_install_a_strangers_package_of_our_name() -> None:
     """We are on no registry: what is there under that name is not ours."""
-    files = [*DOCS, *ROOT.glob("day*/*.md"), *(ROOT / "deploy").rglob("*"), *(ROOT / "miniclaw").rglob("*.py")]
+    files = [
+        *DOCS,
+        *ROOT.glob("day*/*.md"),
+        *(ROOT / "deploy").rglob("*"),
+        *(ROOT / "miniclaw").rglob("*.py"),
+    ]
     bare = re.compile(r"pip\w* install[^\n`]*?[\s'\"]miniclaw")
     assert [p.name for p in files if p.is_file() and bare.search(p.read_text(encoding="utf-8"))] == []

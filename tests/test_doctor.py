@@ -33,7 +33,7 @@ Checks = dict[str, list[dict[str, str]]]
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """No model server of this machine, no key of whoever runs the tests."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_MODEL", "MINICLAW_PROJECT"):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_MODEL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MINICLAW_MODEL__PROBE_LOCAL", "false")
     monkeypatch.setenv("MINICLAW_GATEWAY__PORT", "none")

@@ -133,7 +133,7 @@ async def test_a_command_ends_though_a_task_of_a_tool_does_not() -> None:
 
 async def test_commands_that_are_begun_at_once_are_all_answered(tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MINICLAW_"))}
-    env |= {"MINICLAW_MODEL__PROBE_LOCAL": "false", "MINICLAW_HOME": str(tmp_path)}
+    env |= {"MINICLAW_PROJECT": "", "MINICLAW_MODEL__PROBE_LOCAL": "false", "MINICLAW_HOME": str(tmp_path)}
     command = (sys.executable, "-m", "miniclaw", "chat", "--once", "hello")
     processes = [
         await asyncio.create_subprocess_exec(

@@ -37,7 +37,7 @@ Printed = pytest.CaptureFixture[str]
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "MINICLAW_PROJECT"):
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MINICLAW_MODEL__PROBE_LOCAL", "false")
 

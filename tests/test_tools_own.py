@@ -498,7 +498,7 @@ def miniclaw(data_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str
     }
     return subprocess.run(
         [sys.executable, "-m", "miniclaw", "tools", *arguments, "--data-dir", str(data_dir)],
-        env=clean,
+        env={**clean, "MINICLAW_PROJECT": ""},
         capture_output=True,
         encoding="utf-8",
         timeout=60,

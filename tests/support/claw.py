@@ -50,6 +50,7 @@ class ServerProcess:
         self._data_dir = data_dir
         self._env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MINICLAW_"))},
+            "MINICLAW_PROJECT": "",
             "MINICLAW_TOKEN": TOKEN,
             "MINICLAW_MODEL__PROBE_LOCAL": "false",
             **(env or {}),

@@ -125,7 +125,9 @@ async def serving(
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env=env if env is not None else {**clean, "MINICLAW_MODEL__PROBE_LOCAL": "false"},
+        env=env
+        if env is not None
+        else {**clean, "MINICLAW_PROJECT": "", "MINICLAW_MODEL__PROBE_LOCAL": "false"},
         limit=1024 * 1024,
     )
     assert process.stdin is not None and process.stdout is not None
