@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 
-CHECKOUTS = (Path(__file__).parents[1], Path(sys.prefix).parent)
+CHECKOUTS: tuple[Path, ...] = (Path(__file__).parents[1], Path(sys.prefix).parent)
 """Where our project may be: around the package (`make run`), or around the `.venv` it is installed in."""
 FLAT_NAMES: Final[Mapping[str, str]] = {
     "OPENAI_API_KEY": "model.api_key",

@@ -24,6 +24,7 @@ from miniclaw.cli import main
 from miniclaw.config import load_settings
 from miniclaw.errors import ConfigError, DirectoryBusy
 from miniclaw.gateway.protocol import encode_json
+from miniclaw.rundir import read_or_make_token
 from miniclaw.session.outbox import Outbox, insert_deliveries
 from miniclaw.skills.loader import SkillLoader
 from tests.support.agent import outcome, say, send
@@ -31,6 +32,7 @@ from tests.support.claw import running_claw
 from tests.support.core import open_database
 from tests.support.webhooks import echo
 from tests.test_dispatcher import row as delivery
+from tests.test_rundir import settings_token
 
 Printed = pytest.CaptureFixture[str]
 
@@ -75,6 +77,44 @@ def test_init_asks_three_things_offers_the_local_server_and_writes_what_works(
     assert main(["init", "--yes", "--data-dir", str(tmp_path)]) == 0
     assert (tmp_path / ".env").read_text(encoding="utf-8") == before
     assert capsys.readouterr().out.count("保留 / kept") == 4
+
+
+def test_init_after_a_first_start_adds_what_the_env_lacks_and_changes_no_line_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`make run` has written the token there; the quick start says `init` next."""
+    find(monkeypatch, LocalServer("Ollama", "http://127.0.0.1:11434/v1", "qwen3"))
+    token = read_or_make_token(tmp_path, None)
+    before = "OPENAI_API_KEY=\n# mine\nMINICLAW_TOKEN=" + token
+    (tmp_path / ".env").write_text(before, encoding="utf-8")
+    assert main(["init", "--yes", "--data-dir", str(tmp_path)]) == 0
+    text = (tmp_path / ".env").read_text(encoding="utf-8")
+    assert text.startswith(before + "\n") and (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
+    model = load_settings(env={}, data_dir=str(tmp_path)).settings.model
+    assert (model.base_url, model.name) == ("http://127.0.0.1:11434/v1", "qwen3")
+
+    asked: list[str] = []
+
+    def ask(question: str) -> str:
+        asked.append(question)
+        return "sk-2"
+
+    monkeypatch.setattr("builtins.input", ask)
+    assert main(["init", "--data-dir", str(tmp_path)]) == 0
+    assert len(asked) == 1 and "key" in asked[0], "only what is still missing"
+    loaded = load_settings(env={}, data_dir=str(tmp_path)).settings
+    assert loaded.model.api_key is not None and loaded.model.api_key.get_secret_value() == "sk-2"
+    assert (loaded.model.name, settings_token(tmp_path)) == ("qwen3", token)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".env", "miniclaw.toml", "skills", "tools"]
+
+
+def test_init_with_yes_takes_no_local_server_where_another_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find(monkeypatch, LocalServer("Ollama", "http://127.0.0.1:11434/v1", "qwen3"))
+    (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-theirs\n", encoding="utf-8")
+    assert main(["init", "--yes", "--data-dir", str(tmp_path)]) == 0
+    assert (tmp_path / ".env").read_text(encoding="utf-8") == "OPENAI_API_KEY=sk-theirs\n"
 
 
 def test_init_with_yes_asks_nothing_and_its_samples_load(
