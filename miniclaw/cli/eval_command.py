@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from miniclaw.cli import say
 from miniclaw.errors import ConfigError
@@ -19,9 +17,12 @@ from miniclaw.errors import ConfigError
 if TYPE_CHECKING:
     from miniclaw.agent.providers import LLMProvider
     from miniclaw.app import MiniClaw
+    from miniclaw.cli.eval_tasks import Task, Tool
     from miniclaw.config import LoadedSettings
 
 __all__ = ["add_arguments", "run"]
+
+MOST_RUNS: Final = 1000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,44 +30,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="tasks as YAML; examples/tasks.yaml shows all there is")
     parser.add_argument("--only", metavar="ID", action="append", help="run this task; may be given again")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="run each task so often; default: 1")
+    about = "the output of an earlier --json; 1 only when a task passes less often than there"
+    parser.add_argument("--compare", metavar="FILE", help=about)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the tasks; 1 when one did not pass."""
+    """Run the tasks; 1 when one did not pass, or with --compare when one passes less often than before."""
+    from miniclaw.cli.eval_tasks import read_tasks
     from miniclaw.cli.start import load, run_async, set_up_logging
 
-    loaded = load(args)
-    set_up_logging(loaded, default="error")
+    if not 1 <= args.runs <= MOST_RUNS:
+        raise ConfigError(f"--runs {args.runs}: it must be from 1 to {MOST_RUNS}.")
     tasks = read_tasks(Path(args.file))
     known = [task.id for task in tasks]
     if unknown := [name for name in args.only or () if name not in known]:
         raise ConfigError(f"There is no task `{unknown[0]}`; there are: {', '.join(known)}.")
-    return run_async(_run(loaded, [t for t in tasks if t.id in (args.only or known)], as_json=args.json))
+    tasks = [task for task in tasks if task.id in (args.only or known)]
+    before = _read_shares(args.compare, tasks) if args.compare else None
+    loaded = load(args)
+    set_up_logging(loaded, default="error")
+    return run_async(_run(loaded, tasks, before, runs=args.runs, as_json=args.json))
 
 
-@dataclass
-class Task:
-    """One task of the file; anything else in it is an error."""
+def _read_shares(name: str, tasks: list[Task]) -> dict[str, float]:
+    try:
+        shares = _shares(json.loads(Path(name).read_text(encoding="utf-8-sig"))["tasks"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"`{name}` is not what `miniclaw eval --json` printed: {error!r}.") from error
+    if not any(task.id in shares for task in tasks):
+        raise ConfigError(f"`{name}` holds none of these tasks; there are: {', '.join(shares)}.")
+    return shares
 
-    id: str
-    prompt: str = ""
-    turns: list[str] = field(default_factory=list)
-    """Several messages, instead of `prompt`."""
-    offer: list[str] | None = None
-    """The built-in tools that there are; left out = all."""
-    tools: list[dict[str, Any]] = field(default_factory=list)
-    """Scripted tools: `name`, `description`, `parameters`, `risk`, `result` or `error`.
 
-    With `needs`, expressions for arguments, there is a result only where they fit.
-    """
-    approve: Literal["yes", "no"] = "no"
-    """The answer to every question."""
-    expect: dict[str, Any] = field(default_factory=dict)
+def _shares(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Of each task, the share of its runs that passed."""
+    runs: dict[str, list[bool]] = {}
+    for row in rows:
+        runs.setdefault(str(row["id"]), []).append(bool(row["passed"]))
+    return {name: sum(passed) / len(passed) for name, passed in runs.items()}
 
 
 @dataclass
 class Result:
-    """What a task came to."""
+    """What one run of a task came to."""
 
     id: str
     problems: list[str]
@@ -77,61 +84,54 @@ class Result:
     text: str
 
 
-def read_tasks(path: Path) -> list[Task]:
-    """The tasks of a file.
-
-    Raises:
-        ConfigError: it cannot be read, or a task is not as it should be.
-    """
-    import yaml
-
-    try:
-        rows = yaml.safe_load(path.read_text(encoding="utf-8"))["tasks"]
-        tasks = [Task(**row) for row in rows]
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, KeyError, TypeError) as error:
-        raise ConfigError(f"`{path}` holds no tasks that can be run: {error}.") from error
-    for task in tasks:
-        if unknown := set(task.expect) - set(CHECKS):
-            raise ConfigError(
-                f"Task `{task.id}`: `{unknown.pop()}` is no expectation; {', '.join(CHECKS)} are."
-            )
-    return tasks
-
-
-async def _run(loaded: LoadedSettings, tasks: list[Task], *, as_json: bool) -> int:
+async def _run(
+    loaded: LoadedSettings, tasks: list[Task], before: dict[str, float] | None, *, runs: int, as_json: bool
+) -> int:
     from miniclaw.agent.select import choose_provider
 
     provider = await choose_provider(loaded.settings.model, loaded.settings.agent)
-    results = []
+    rows: list[dict[str, Any]] = []
     try:
         if not as_json:
             say(f"model {provider.info.name}\n{'task':22} {'pass':4} {'calls':>5} {'tokens':>7} {'time':>7}")
         for task in tasks:
-            results.append(await _run_task(loaded, provider, task))
-            if not as_json:
-                say(_row(results[-1]))
-                sys.stdout.flush()
+            for _ in range(runs):
+                result = await _run_task(loaded, provider, task)
+                rows.append({**vars(result), "passed": not result.problems})
+                if not as_json:
+                    say(_line(result))
+                    sys.stdout.flush()
     finally:
         await provider.close()
-    passed = sum(not result.problems for result in results)
+    passed, shares = sum(row["passed"] for row in rows), _shares(rows)
+    fell = [name for name, share in shares.items() if before and share < before.get(name, 0)]
     if as_json:
-        rows = [{**vars(result), "passed": not result.problems} for result in results]
-        print(json.dumps({"model": provider.info.name, "passed": passed, "tasks": rows}, ensure_ascii=False))
+        found = {"model": provider.info.name, "passed": passed, "shares": shares, "fell": fell, "tasks": rows}
+        print(json.dumps(found, ensure_ascii=False))
     else:
-        say(f"{passed} of {len(results)} passed")
-    return 0 if passed == len(results) else 1
+        for name, share in shares.items():
+            if runs > 1 or before is not None:
+                was = f"  was {before[name]:4.0%}" if before and name in before else ""
+                say(f"{name[:22]:22} {share:4.0%}{was}{'  fell' if name in fell else ''}")
+        say(f"{passed} of {len(rows)} passed")
+    return int(bool(fell) if before is not None else passed < len(rows))
 
 
-def _row(result: Result) -> str:
+def _line(result: Result) -> str:
     left = f"{result.id[:22]:22} {'no' if result.problems else 'yes':4} {result.model_calls:>5}"
     return f"{left} {result.tokens:>7} {result.seconds:>6.1f}s  {'; '.join(result.problems)}".rstrip()
 
 
 async def _run_task(loaded: LoadedSettings, provider: LLMProvider, task: Task) -> Result:
     from miniclaw.app import MiniClaw
+    from miniclaw.cli.eval_tasks import Seen, problems
+    from miniclaw.tools.context import workspace_of
 
     with tempfile.TemporaryDirectory(prefix="miniclaw-eval-") as directory:
-        own = replace(loaded, data_dir=Path(directory))
+        users = {k: user.model_copy(update={"workspace": None}) for k, user in loaded.settings.users.items()}
+        alone = {"users": users, "redis": loaded.settings.redis.model_copy(update={"url": None})}
+        settings = loaded.settings.model_copy(update=alone)
+        own = replace(loaded, data_dir=Path(directory), settings=settings)
         async with MiniClaw(own, provider=provider, gateway=False, web=False) as claw:
             _set_up_tools(claw, task)
             began = time.monotonic()
@@ -145,7 +145,27 @@ async def _run_task(loaded: LoadedSettings, provider: LLMProvider, task: Task) -
                         yes = task.approve == "yes"
                         await claw.desk.decide(data["approval_id"], "owner", "once" if yes else "deny")
                 ends.append(event)
-            return _judge(task, ends, calls, time.monotonic() - began)
+            seconds, last = time.monotonic() - began, ends[-1]["data"]
+            seen = Seen(
+                text=last.get("text") or last.get("message", ""),
+                calls=calls,
+                stopped_by=last.get("stopped_by"),
+                memories=[memory.content for memory in await claw.memory.list("owner")],
+                workspace=workspace_of(own.data_dir, "owner", users),
+            )
+            wrong = list(problems(task.expect, seen))
+    if ends[-1]["name"] != "turn.finished":
+        wrong.append(f"{ends[-1]['name']}: {last.get('code', '')} {last.get('message', '')}".strip())
+    usage = [end["data"].get("usage") or {} for end in ends]
+    return Result(
+        id=task.id,
+        problems=wrong,
+        model_calls=sum(one.get("calls", 0) for one in usage),
+        tools=[name for name, _ in calls],
+        tokens=sum(one.get("input_tokens", 0) + one.get("output_tokens", 0) for one in usage),
+        seconds=round(seconds, 2),
+        text=seen.text,
+    )
 
 
 def _set_up_tools(claw: MiniClaw, task: Task) -> None:
@@ -153,108 +173,19 @@ def _set_up_tools(claw: MiniClaw, task: Task) -> None:
         for name in claw.registry.names():
             if name not in task.offer:
                 claw.registry.remove(name)
-    for row in task.tools:
-        properties = row.get("parameters") or {}
-        schema = {"type": "object", "properties": properties, "required": list(properties)}
-        handler = _scripted(row)
-        claw.registry.remove(row["name"])
-        claw.registry.register(row["name"], row["description"], schema, handler, risk=row.get("risk", "read"))
+    for tool in task.tools:
+        schema = {"type": "object", "properties": tool.parameters, "required": list(tool.parameters)}
+        claw.registry.remove(tool.name)
+        claw.registry.register(tool.name, tool.description, schema, _scripted(tool), risk=tool.risk)
 
 
-def _scripted(row: Mapping[str, Any]) -> Any:
+def _scripted(tool: Tool) -> Any:
+    from miniclaw.cli.eval_tasks import fits
     from miniclaw.errors import ToolError
 
     async def handler(**arguments: Any) -> str:
-        fits = all(
-            re.search(str(p), str(arguments.get(name, "")), re.I) for name, p in row.get("needs", {}).items()
-        )
-        if not fits or "result" not in row:
-            raise ToolError(str(row.get("error", "Nothing was found; check the arguments.")))
-        return str(row["result"])
+        if tool.result is None or not fits(tool.needs, arguments):
+            raise ToolError(tool.error)
+        return tool.result
 
     return handler
-
-
-def _judge(task: Task, ends: list[dict[str, Any]], calls: list[tuple[str, Any]], seconds: float) -> Result:
-    last = ends[-1]["data"]
-    text = last.get("text") or last.get("message", "")
-    usage = [end["data"].get("usage") or {} for end in ends]
-    seen = {"text": text, "calls": calls, "end": ends[-1]["name"], "stopped_by": last.get("stopped_by")}
-    problems = [p for name, wanted in task.expect.items() if (p := CHECKS[name](wanted, seen))]
-    if ends[-1]["name"] != "turn.finished":
-        problems.append(f"{ends[-1]['name']}: {last.get('code', '')} {last.get('message', '')}".strip())
-    return Result(
-        id=task.id,
-        problems=problems,
-        model_calls=sum(one.get("calls", 0) for one in usage),
-        tools=[name for name, _ in calls],
-        tokens=sum(one.get("input_tokens", 0) + one.get("output_tokens", 0) for one in usage),
-        seconds=round(seconds, 2),
-        text=text,
-    )
-
-
-def _listed(wanted: Any) -> list[Any]:
-    return wanted if isinstance(wanted, list) else [wanted]
-
-
-def _contains(wanted: Any, seen: Mapping[str, Any]) -> str:
-    lower = seen["text"].lower()
-    missing = [str(part) for part in _listed(wanted) if str(part).lower() not in lower]
-    return f"`{missing[0]}` is not in {seen['text'][:80]!r}" if missing else ""
-
-
-def _lacks(wanted: Any, seen: Mapping[str, Any]) -> str:
-    found = [str(part) for part in _listed(wanted) if str(part).lower() in seen["text"].lower()]
-    return f"`{found[0]}` is in {seen['text'][:80]!r}" if found else ""
-
-
-def _regex(wanted: Any, seen: Mapping[str, Any]) -> str:
-    missing = [p for p in _listed(wanted) if not re.search(str(p), seen["text"], re.IGNORECASE)]
-    return f"/{missing[0]}/ does not fit {seen['text'][:80]!r}" if missing else ""
-
-
-def _called(wanted: Any, seen: Mapping[str, Any]) -> str:
-    """Calls in this order, others between them; `args` are expressions for the named arguments."""
-    left = iter(seen["calls"])
-    for one in _listed(wanted):
-        one = {"tool": one} if isinstance(one, str) else one
-        if not any(_is_call(one, name, arguments) for name, arguments in left):
-            return f"no call of {one['tool']} {one.get('args', '')} in order; there were {seen['calls']}"[
-                :300
-            ]
-    return ""
-
-
-def _is_call(wanted: Mapping[str, Any], name: str, arguments: Mapping[str, Any]) -> bool:
-    return wanted["tool"] == name and all(
-        re.search(str(pattern), str(arguments.get(key, "")), re.IGNORECASE)
-        for key, pattern in (wanted.get("args") or {}).items()
-    )
-
-
-def _not_called(wanted: Any, seen: Mapping[str, Any]) -> str:
-    names = {name for name, _ in seen["calls"]}
-    found = [name for name in _listed(wanted) if name in names or (name == "*" and names)]
-    return f"{found[0]} was called: {sorted(names)}" if found else ""
-
-
-def _stopped_by(wanted: Any, seen: Mapping[str, Any]) -> str:
-    return "" if seen["stopped_by"] == wanted else f"stopped by {seen['stopped_by']}, not by {wanted}"
-
-
-def _max_tool_calls(wanted: Any, seen: Mapping[str, Any]) -> str:
-    count = len(seen["calls"])
-    return "" if count <= wanted else f"{count} tool calls, {wanted} at most"
-
-
-CHECKS = {
-    "contains": _contains,
-    "lacks": _lacks,
-    "regex": _regex,
-    "called": _called,
-    "not_called": _not_called,
-    "stopped_by": _stopped_by,
-    "max_tool_calls": _max_tool_calls,
-}
-"""What a task may expect; each check returns what is wrong, or nothing."""
