@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, TypeVar
 from miniclaw.damage import SecondLook, is_damaged, is_suspect, report_damage
 from miniclaw.errors import BAD_DISK, StorageError, StorageUnavailable, unavailable, way_out
 from miniclaw.salvage import mend
-from miniclaw.schema import MIGRATIONS, SCHEMA, SCHEMA_VERSION
+from miniclaw.schema import MIGRATIONS, NEWER, SCHEMA, SCHEMA_VERSION
 
 __all__ = ["Database", "SCHEMA_VERSION"]
 
@@ -249,10 +249,7 @@ class Database:
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > SCHEMA_VERSION:
-            raise StorageError(
-                f"`{self._path}` was written by a newer miniclaw (schema {version}); "
-                "upgrade miniclaw or choose another --data-dir."
-            )
+            raise StorageError(NEWER.format(self._path, version))
         scripts = [SCHEMA] if version == 0 else [MIGRATIONS[old] for old in range(version, SCHEMA_VERSION)]
         for statement in (statement for script in scripts for statement in script.split(";")):
             connection.execute(statement)

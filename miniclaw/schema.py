@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MIGRATIONS", "SCHEMA", "SCHEMA_VERSION"]
+__all__ = ["MIGRATIONS", "NEWER", "SCHEMA", "SCHEMA_VERSION"]
 
 SCHEMA_VERSION: Final = 4
+NEWER: Final = (
+    "`{}` was written by a newer miniclaw (schema {}); upgrade miniclaw or choose another --data-dir."
+)
 
 _TIMERS: Final = """
 CREATE TABLE timers (

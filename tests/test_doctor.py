@@ -22,9 +22,11 @@ from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
 from miniclaw.cli import doctor_command, main
 from miniclaw.config import load_settings
+from miniclaw.db import Database
+from miniclaw.errors import StorageError
 from miniclaw.session.outbox import Outbox
 from tests.support.core import FakeClock, open_database
-from tests.support.model import FakeModel
+from tests.support.model import FakeModel, Message, Reply
 from tests.test_outbox import delivery
 
 Checks = dict[str, list[dict[str, str]]]
@@ -129,6 +131,19 @@ async def test_a_sound_database_is_only_read(tmp_path: Path, capsys: pytest.Capt
         assert connection.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()[0] == "1"
 
 
+async def test_a_database_of_a_newer_version_fails_with_the_sentence_that_serve_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_database(tmp_path):
+        pass
+    with closing(sqlite3.connect(tmp_path / "miniclaw.db")) as connection:
+        connection.execute("PRAGMA user_version=999")
+    with pytest.raises(StorageError) as said:
+        await Database(tmp_path / "miniclaw.db").open()
+    code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    assert code == 1 and [check["result"] for check in found["database"]] == [str(said.value)]
+
+
 @pytest.mark.parametrize("section", ["GATEWAY", "WEB"])
 def test_a_port_in_use_fails_with_the_option_that_helps(
     tmp_path: Path,
@@ -166,6 +181,46 @@ async def test_a_model_server_that_is_not_there_fails(
     assert code == 1 and "OPENAI_BASE_URL" in found["model"][0]["mend"]
 
 
+async def test_a_wrong_key_fails_also_where_the_list_of_models_needs_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeModel(lambda messages, number: {"status": 401}) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong-key")
+        code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    (check,) = found["answer"]
+    assert code == 1 and check["state"] == "failed" and "OPENAI_API_KEY" in check["mend"]
+    assert found["model"][0]["state"] == "ok" and "sk-wrong-key" not in json.dumps(found)
+    assert [request["max_tokens"] for request in server.requests] == [1]
+
+
+async def test_a_model_that_takes_no_answer_so_short_is_asked_as_a_turn_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def script(messages: list[Message], number: int) -> Reply:
+        if not server.requests[-1].keys() & {"max_tokens", "max_completion_tokens"}:
+            return {"text": "ok"} if answers else {"status": 400, "message": "No."}
+        return {"status": 400, "message": "max_tokens must be larger."}
+
+    monkeypatch.setenv("OPENAI_MODEL", "fake-chat")
+    for answers in (True, False):
+        async with FakeModel(script) as server:
+            monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+            code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+        (check,) = found["answer"]
+        assert (code, check["state"]) == ((0, "ok") if answers else (1, "failed"))
+
+
+async def test_a_model_that_gives_no_answer_in_time_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor_command, "ANSWER_SECONDS", 0.2)
+    async with FakeModel(lambda messages, number: {"text": "ok", "hold": asyncio.Event()}) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+    assert code == 0 and found["answer"][0]["state"] == "warning"
+
+
 @pytest.mark.parametrize(("status", "code"), [(401, 1), (404, 0)])
 async def test_a_refused_key_fails_and_a_server_without_a_list_does_not(
     tmp_path: Path,
@@ -177,8 +232,13 @@ async def test_a_refused_key_fails_and_a_server_without_a_list_does_not(
     async def refuse(request: web.Request) -> web.Response:
         return web.json_response({"error": {"message": "no"}}, status=status)
 
+    async def answer(request: web.Request) -> web.Response:
+        message = {"role": "assistant", "content": "ok"}
+        return web.json_response({"choices": [{"message": message, "finish_reason": "stop"}]})
+
     app = web.Application()
     app.router.add_get("/v1/models", refuse)
+    app.router.add_post("/v1/chat/completions", answer)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -284,16 +344,17 @@ async def test_a_clock_that_is_wrong_is_told_with_its_seconds(
 
     app = web.Application()
     app.router.add_get("/v1/models", models)
+    app.router.add_post("/v1/chat/completions", models)
     runner = web.AppRunner(app)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         monkeypatch.setenv("OPENAI_BASE_URL", f"http://127.0.0.1:{runner.addresses[0][1]}/v1")
-        code, found = await asyncio.to_thread(doctor, tmp_path, capsys)
+        _, found = await asyncio.to_thread(doctor, tmp_path, capsys)
     finally:
         await runner.cleanup()
     (check,) = found["clock"]
-    assert code == 0 and check["state"] == "warning" and "NTP" in check["mend"]
+    assert check["state"] == "warning" and "NTP" in check["mend"]
     assert 595 <= int(check["result"].split()[0]) <= 660 and "ahead" in check["result"]
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from miniclaw.cli import say
 from miniclaw.damage import is_damaged
 from miniclaw.errors import ConfigError, ModelError, way_out
-from miniclaw.schema import SCHEMA, SCHEMA_VERSION
+from miniclaw.schema import NEWER, SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from miniclaw.agent.providers import LLMProvider
@@ -33,6 +33,11 @@ MOST_LETTERS: Final = 10
 CLOCK_SECONDS: Final = 60.0
 MODEL_SECONDS: Final = 10.0
 """How long the model server may take to list its models."""
+ANSWER_SECONDS: Final = 20.0
+SHORTEST: Final = {
+    "chat": 1,
+    "responses": 16,
+}  # tokens; https://platform.openai.com/docs/api-reference/responses
 _RETRY: Final = "mend the cause, then POST /api/deliveries/KEY/retry for each that is still wanted"
 _SIGNS: Final = {"ok": "ok  ", "warning": "warn", "failed": "FAIL"}
 
@@ -132,6 +137,10 @@ def _database(path: Path) -> Iterator[Check]:
             verdict = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
             known = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
             version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA_VERSION:
+                mend = "upgrade miniclaw or choose another --data-dir"
+                yield Check("database", "failed", NEWER.format(path, version), mend)
+                return
             if version == SCHEMA_VERSION and (lost := set(re.findall(r"CREATE TABLE (\w+)", SCHEMA)) - known):
                 verdict = f"without the tables {', '.join(sorted(lost))}"
             letters = connection.execute(
@@ -191,11 +200,18 @@ def _model(loaded: LoadedSettings) -> Iterator[Check]:
     async def look() -> int:
         from miniclaw.agent.select import choose_provider
 
-        provider = await choose_provider(loaded.settings.model, loaded.settings.agent)
-        try:
-            found.append(await _try_model(provider))
-        finally:
-            await provider.close()
+        settings, agent = loaded.settings.model.model_copy(update={"fallback": ()}), loaded.settings.agent
+        for length in (SHORTEST[settings.api], agent.max_tokens):
+            provider = await choose_provider(settings, agent.model_copy(update={"max_tokens": length}))
+            try:
+                found[:] = [await _try_model(provider)]
+                if found[0].state != "ok":
+                    break
+                if answer := await _try_answer(provider, is_tiny=length != agent.max_tokens):
+                    found.append(answer)
+                    break
+            finally:
+                await provider.close()
         return 0
 
     run_async(look())
@@ -260,3 +276,19 @@ async def _try_model(provider: LLMProvider) -> Check:
         mend = f"set OPENAI_MODEL to one of: {', '.join(names[:8])}"
         return Check("model", "failed", f"{info.where} has no model `{info.name}`", mend)
     return Check("model", "ok", f"{info.name} at {info.where}")
+
+
+async def _try_answer(provider: LLMProvider, *, is_tiny: bool) -> Check | None:
+    """A shortest answer, since a list of models may be had without a key; `None`: perhaps it was too short."""
+    request = [{"role": "user", "content": "Say ok."}]
+    try:
+        await asyncio.wait_for(provider.chat(request), ANSWER_SECONDS)
+    except TimeoutError:
+        mend = "try again when the server has loaded the model"
+        return Check("answer", "warning", f"none within {ANSWER_SECONDS:g} s", mend)
+    except ModelError as error:
+        if is_tiny and error.code == "model_error":
+            return None
+        state: Literal["warning", "failed"] = "warning" if error.code == "model_rate_limited" else "failed"
+        return Check("answer", state, str(error), "check OPENAI_API_KEY, OPENAI_BASE_URL and OPENAI_MODEL")
+    return Check("answer", "ok", "the model answers with this key")
