@@ -9,19 +9,24 @@ import time
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-__all__ = ["JsonFormatter", "log_ids"]
+__all__ = ["JsonFormatter", "log_ids", "request_id"]
 
 _IDS: ContextVar[dict[str, str] | None] = ContextVar("log_ids", default=None)
 
 
 @contextlib.contextmanager
 def log_ids(**ids: str) -> Iterator[None]:
-    """Let each line that is logged inside, also by tasks begun there, carry these ids beside those outside."""
-    token = _IDS.set({**(_IDS.get() or {}), **ids})
+    """Let each line that is logged inside, also by tasks begun there, carry these ids, but for empty ones, beside those outside."""
+    token = _IDS.set({**(_IDS.get() or {}), **{name: value for name, value in ids.items() if value}})
     try:
         yield
     finally:
         _IDS.reset(token)
+
+
+def request_id() -> str:
+    """The id of the HTTP request that is being answered, or nothing."""
+    return (_IDS.get() or {}).get("request_id", "")
 
 
 class JsonFormatter(logging.Formatter):

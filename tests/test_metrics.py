@@ -103,8 +103,9 @@ async def test_json_lines_carry_the_ids_of_request_session_and_turn(tmp_path: Pa
     file = tmp_path / "log.jsonl"
     arguments = {"log.file": str(file), "log.format": "json"}
     set_up_logging(load_settings(env={}, data_dir=str(tmp_path), arguments=arguments))
-    model = ScriptedProvider([zap("moon"), LLMResponse(text="ok")])
-    async with running_claw(tmp_path, model, web=True) as claw:
+    model = ScriptedProvider([zap("moon"), *(LLMResponse(text="ok") for _ in range(4))])
+    generic = {"channels.generic.secret": SECRET, "channels.generic.user": "monitor"}
+    async with running_claw(tmp_path, model, web=True, arguments=generic) as claw:
         claw.registry.register(Zap("read"))
         receipt = await send(claw)
         await outcome(claw, receipt.turn_id)
@@ -112,6 +113,15 @@ async def test_json_lines_carry_the_ids_of_request_session_and_turn(tmp_path: Pa
         async with aiohttp.ClientSession() as http:
             async with http.get(f"http://127.0.0.1:{claw.web.port}/api/status") as response:
                 assert response.status == 401
+            url, owner = f"http://127.0.0.1:{claw.web.port}", {"Authorization": f"Bearer {TOKEN}"}
+            chat, hook = {"messages": [{"role": "user", "content": "x"}]}, b'{"text": "x"}'
+            for path, given in (
+                ("api/messages?wait=20", {"headers": owner, "json": {"text": "x"}}),
+                ("v1/chat/completions", {"headers": owner, "json": {"model": "miniclaw", **chat}}),
+                ("webhooks/in", {"headers": signed_headers(hook), "data": hook}),
+            ):
+                async with http.post(f"{url}/{path}", **given) as response:
+                    assert response.status in (200, 202)
     try:
         raise ValueError("猫")
     except ValueError:
@@ -119,7 +129,11 @@ async def test_json_lines_carry_the_ids_of_request_session_and_turn(tmp_path: Pa
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     (tool,) = [row for row in rows if row["message"].startswith("tool zap:")]
     assert (tool["session_id"], tool["turn_id"]) == (receipt.session_id, receipt.turn_id)
-    (accepted,) = [row for row in rows if row["message"].endswith("accepted")]
+    accepted, *over_http = [row for row in rows if row["message"].endswith("accepted")]
+    ended = {row["turn_id"]: row.get("request_id") for row in rows if row["message"].endswith(": finished")}
+    assert ended == {row["turn_id"]: row.get("request_id") for row in (accepted, *over_http)}
+    assert "request_id" not in accepted and len(over_http) == 3
+    assert len({row["request_id"] for row in over_http}) == len({row["turn_id"] for row in over_http}) == 3
     assert accepted["turn_id"] == receipt.turn_id and accepted["msg_id"].startswith("msg_")
     (refused,) = [row for row in rows if "/api/status refused" in row["message"]]
     assert refused["request_id"].startswith("req_") and refused["level"] == "info"

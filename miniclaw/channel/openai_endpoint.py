@@ -23,6 +23,7 @@ from miniclaw.gateway.connection import Hub
 from miniclaw.gateway.http import Route, json_response, read_json, user_of
 from miniclaw.gateway.protocol import Inbound, MessageType, TextPayload, encode_json, new_id, now
 from miniclaw.gateway.reader import TurnReader
+from miniclaw.logs import request_id
 from miniclaw.mcp.http import is_gone
 from miniclaw.session.manager import SessionManager
 from miniclaw.session.models import PASSING, Entry
@@ -213,6 +214,7 @@ def _inbound(
         conversation="" if session_id is None else None,
         thread=thread if session_id is None else None,
         asks=False,
+        request_id=request_id(),
     )
 
 

@@ -24,6 +24,7 @@ from miniclaw.gateway.protocol import (
 )
 from miniclaw.gateway.reader import TurnReader
 from miniclaw.identity import Identities
+from miniclaw.logs import request_id
 from miniclaw.session.ports import Turns
 
 __all__ = ["WebChatChannel"]
@@ -174,6 +175,7 @@ class WebChatChannel(ConnectionChannel):
             sender=user_id,
             user_id=user_id,
             session_id=body.session_id,
+            request_id=request_id(),
         )
         receipt = await self.submit(inbound)
         if not receipt.stored:

@@ -21,6 +21,7 @@ from miniclaw.gateway.http import RETRY_SECONDS, Route, json_response
 from miniclaw.gateway.notices import Notices
 from miniclaw.gateway.protocol import GatewayMessage, Inbound, Receipt
 from miniclaw.gateway.standings import Standing, Standings
+from miniclaw.logs import request_id
 
 __all__ = [
     "Answer",
@@ -241,6 +242,7 @@ class WebhookChannel(Channel):
                 text = await self._notices.text(inbound, Receipt(status="busy"))
                 return self.platform.show(inbound.msg_id, Standing(text=text))
             return self.platform.answer(Receipt(status="duplicate"), inbound)
+        inbound = inbound.model_copy(update={"request_id": request_id()})
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._unsettled[id(inbound)] = future
         try:

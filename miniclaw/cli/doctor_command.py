@@ -158,6 +158,10 @@ def _database(path: Path) -> Iterator[Check]:
         yield Check("database", "failed", f"{path} is damaged: {verdict}", mend)
         return
     yield Check("database", "ok", f"{path.stat().st_size >> 10} kB, schema {version}")
+    yield from _dead(letters)
+
+
+def _dead(letters: list[tuple[str, ...]]) -> Iterator[Check]:
     if not letters:
         yield Check("delivery", "ok", "no dead letters")
         return

@@ -128,10 +128,7 @@ async def _run_task(loaded: LoadedSettings, provider: LLMProvider, task: Task) -
     from miniclaw.tools.context import workspace_of
 
     with tempfile.TemporaryDirectory(prefix="miniclaw-eval-") as directory:
-        users = {k: user.model_copy(update={"workspace": None}) for k, user in loaded.settings.users.items()}
-        alone = {"users": users, "redis": loaded.settings.redis.model_copy(update={"url": None})}
-        settings = loaded.settings.model_copy(update=alone)
-        own = replace(loaded, data_dir=Path(directory), settings=settings)
+        own = _alone(loaded, Path(directory))
         async with MiniClaw(own, provider=provider, gateway=False, web=False) as claw:
             _set_up_tools(claw, task)
             began = time.monotonic()
@@ -151,7 +148,7 @@ async def _run_task(loaded: LoadedSettings, provider: LLMProvider, task: Task) -
                 calls=calls,
                 stopped_by=last.get("stopped_by"),
                 memories=[memory.content for memory in await claw.memory.list("owner")],
-                workspace=workspace_of(own.data_dir, "owner", users),
+                workspace=workspace_of(own.data_dir, "owner", own.settings.users),
             )
             wrong = list(problems(task.expect, seen))
     if ends[-1]["name"] != "turn.finished":
@@ -166,6 +163,14 @@ async def _run_task(loaded: LoadedSettings, provider: LLMProvider, task: Task) -
         seconds=round(seconds, 2),
         text=seen.text,
     )
+
+
+def _alone(loaded: LoadedSettings, directory: Path) -> LoadedSettings:
+    """The settings without what would let a task reach the user's own data."""
+    users = {k: user.model_copy(update={"workspace": None}) for k, user in loaded.settings.users.items()}
+    redis = loaded.settings.redis.model_copy(update={"url": None})
+    settings = loaded.settings.model_copy(update={"users": users, "redis": redis})
+    return replace(loaded, data_dir=directory, settings=settings)
 
 
 def _set_up_tools(claw: MiniClaw, task: Task) -> None:

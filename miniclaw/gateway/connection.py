@@ -23,6 +23,7 @@ from miniclaw.gateway.protocol import (
     now,
     parse_frame,
 )
+from miniclaw.logs import request_id
 from miniclaw.session.models import Turn
 from miniclaw.session.ports import Turns
 
@@ -256,6 +257,7 @@ class Connection:
             user_id=self.user_id,
             session_id=named if isinstance(named, str) else self.current,
             typed=self._channel.typed,
+            request_id=request_id(),
         )
 
     def _refuse(self, code: str, message: str, reply_to: str | None, turn_id: str | None = None) -> None:

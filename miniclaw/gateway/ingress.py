@@ -74,7 +74,8 @@ class Ingress:
             return Receipt(status="duplicate", session_id=accepted.session_id, turn_id=accepted.turn_id)
         failpoints.hit("after-accept")
         self._mailbox.post(accepted.turn)
-        with log_ids(session_id=accepted.session_id, turn_id=accepted.turn_id, msg_id=inbound.msg_id):
+        ids = {"turn_id": accepted.turn_id, "msg_id": inbound.msg_id, "request_id": inbound.request_id}
+        with log_ids(session_id=accepted.session_id, **ids):
             logger.info("turn %s of session %s accepted", accepted.turn_id, accepted.session_id)
         self._bus.publish("message.inbound", accepted.turn)
         ahead = accepted.ahead

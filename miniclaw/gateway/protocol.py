@@ -207,6 +207,8 @@ class Inbound(GatewayMessage):
     """Until when they see one, in seconds since the epoch, where it is not for as long as the turn runs."""
     typed: bool = False
     """A person typed it: a first word `/name` of a listed command is that command."""
+    request_id: str = ""
+    """The HTTP request that it came with, for the log."""
 
     @classmethod
     def of_valid(cls, **fields: Any) -> Inbound:

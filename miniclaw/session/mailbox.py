@@ -201,7 +201,8 @@ class Mailbox:
                 if not queue:
                     del self._queues[session_id]
                 self._current[session_id] = turn
-                with log_ids(session_id=session_id, turn_id=turn.turn_id):
+                request_id = str(turn.message.get("request_id", ""))
+                with log_ids(session_id=session_id, turn_id=turn.turn_id, request_id=request_id):
                     await self._carry_out(turn)
         except Exception:  # boundary: a turn that fails beyond its own handling must not stop its session
             logger.exception("a turn of session %s broke", session_id)
