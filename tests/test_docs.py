@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from miniclaw.cli import parser_of
 from tests.support.mcp import serving
+from tests.support.model import FakeModel
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -62,6 +65,121 @@ def test_a_command_in_the_documents_does_what_is_shown(command: str, output: str
     )
     assert done.returncode == 0, done.stderr
     assert without_times(done.stdout) == without_times(output)
+
+
+SHELL = {
+    path: lines
+    for path in DOCS
+    if path != COURSE
+    and (
+        lines := [
+            line.partition("  #")[0].strip()
+            for block in re.findall(r"```sh\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
+            for line in block.splitlines()
+        ]
+    )
+}
+"""The lines of each document's `sh` blocks."""
+NOT_HERE = {
+    r"claude mcp add": "another program; the command that it is given is run by the test of MCP configurations",
+    r"sudo (useradd|python3|cp|systemctl)": "changes the whole machine",
+    r"docker compose": "needs an engine; tests/test_deploy.py looks at what it is given",
+    r"python -m venv|\.venv/bin/pip install": "takes packages from the net; `make run` does so in .ci/run",
+    r"export MINICLAW_REDIS_URL|miniclaw (doctor|serve)": "of many gateways, with Redis: tests/test_redis.py",
+    r"miniclaw chat --connect": "needs another gateway: tests/test_cli.py",
+}
+"""Lines that no test runs as they are, and why."""
+
+
+def is_run(path: Path, line: str) -> bool:
+    reasons = [pattern for pattern in NOT_HERE if re.match(pattern, line)]
+    return not reasons or ("MINICLAW_REDIS_URL" in reasons[0] and path.stem != "scale")
+
+
+@pytest.mark.parametrize("path", [p for p in SHELL if any(is_run(p, line) for line in SHELL[p])])
+async def test_the_shell_commands_of_the_documents_run_one_after_the_other(
+    path: Path, tmp_path: Path
+) -> None:
+    """As they are written, in a directory with `.venv/bin/miniclaw`, against a model server of the tests."""
+    program = tmp_path / ".venv" / "bin" / "miniclaw"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m miniclaw "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+    (tmp_path / "问题.txt").write_text("一\n二\n", encoding="utf-8")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OPENAI_", "MINICLAW_"))}
+    async with FakeModel() as model:
+        env = {
+            **{**clean, "HOME": str(tmp_path), "OPENAI_BASE_URL": model.url, "MINICLAW_PROJECT": ""},
+            **{"PATH": f"{program.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
+            **{"MINICLAW_GATEWAY__PORT": "0", "MINICLAW_WEB__PORT": "0"},
+        }
+        turn_id = ""
+        if path.stem in ("operations", "troubleshooting"):  # for them there must be something
+            said = await run_line("miniclaw chat --once hello --json", tmp_path, env)
+            turn_id = json.loads(said)["turn_id"]
+        for line in SHELL[path]:
+            if is_run(path, line):
+                here = line.replace("/backups/", f"{tmp_path}/").replace("turn_…", turn_id)
+                assert await run_line(here, tmp_path, env), line
+
+
+async def run_line(line: str, directory: Path, env: dict[str, str]) -> str:
+    """What a line of shell prints, told `y`; a gateway is to stop as soon as it says where it listens."""
+    is_server, pipe = "serve" in line, asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_shell(
+        f"exec {line}" if is_server else line, cwd=directory, env=env, stdin=pipe, stdout=pipe
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            process.stdin.write(b"y\n")
+            process.stdin.close()
+            said = await process.stdout.readuntil(b"?token=") if is_server else b""
+            if is_server:
+                process.terminate()
+            said += await process.stdout.read()
+            code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert code == 0, (line, said)
+    return said.decode()
+
+
+def test_what_is_said_not_to_run_here_stands_in_a_document_and_names_what_there_is() -> None:
+    lines = [line for path in SHELL for line in SHELL[path] if not is_run(path, line)]
+    for pattern in NOT_HERE:
+        assert any(re.match(pattern, line) for line in lines), pattern
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {name for line in lines for name in re.findall(r"\.\[(\w+)\]", line)}
+    assert extras and extras <= set(project["optional-dependencies"])
+    files = {name for line in lines for name in re.findall(r"\bdeploy/\S+", line)}
+    assert files and all((ROOT / name).is_file() for name in files)
+
+
+def named_commands() -> list[str]:
+    """Every `miniclaw …` of the documents, in a block or within a sentence; `a|b` is two."""
+    found: dict[str, None] = {}
+    for path in DOCS:
+        text = path.read_text(encoding="utf-8")
+        spans = re.findall(r"`((?:\.venv/bin/)?miniclaw [^`\n]*)`", text)
+        for block in re.findall(r"```\w*\n(.*?)```", text, re.DOTALL):
+            spans += re.findall(r"^(?:.*[|$] )?((?:\.venv/bin/)?miniclaw [a-z].*)$", block, re.MULTILINE)
+        for span in spans:
+            *words, last = shlex.split(span, comments=True)
+            found |= dict.fromkeys(shlex.join([*words, one]) for one in last.split("|"))
+    return list(found)
+
+
+@pytest.mark.parametrize("command", named_commands())
+def test_each_command_that_the_documents_name_is_one_of_the_programs(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, *arguments = shlex.split(command)
+    try:
+        parser_of(arguments).parse_args(arguments)
+    except SystemExit:  # a sentence may leave out what a command is given
+        assert "the following arguments are required" in capsys.readouterr().err
 
 
 def without_times(text: str) -> str:

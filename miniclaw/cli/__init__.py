@@ -15,7 +15,7 @@ from typing import TextIO
 
 from miniclaw import __version__
 
-__all__ = ["HARMLESS", "add_common", "agreed", "main", "say"]
+__all__ = ["HARMLESS", "add_common", "agreed", "main", "parser_of", "say"]
 
 HARMLESS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, by which a text of others could clear the screen or feign a question."""
@@ -41,9 +41,8 @@ COMMANDS = {
 }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code: 0 fine, 1 failed, 2 wrong use, 130 interrupted."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+def parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser, in which only the command that the arguments name has its own ones."""
     chosen = next((word for word in arguments if not word.startswith("-")), None)
     parser = argparse.ArgumentParser(
         prog="miniclaw", description="A personal and team agent gateway.", allow_abbrev=False
@@ -57,7 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             add_common(command)
             module.add_arguments(command)
             command.set_defaults(run=module.run)
-    args = parser.parse_args(arguments)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code: 0 fine, 1 failed, 2 wrong use, 130 interrupted."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = parser_of(arguments).parse_args(arguments)
     try:
         return int(args.run(args))
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from miniclaw.cli import say
 from miniclaw.errors import ConfigError
@@ -139,8 +139,8 @@ async def _run_task(loaded: LoadedSettings, provider: LLMProvider, task: Task) -
                     if event["name"] == "tool.started":
                         calls.append((data["name"], data["arguments"]))
                     elif event["name"] == "approval.requested":
-                        yes = task.approve == "yes"
-                        await claw.desk.decide(data["approval_id"], "owner", "once" if yes else "deny")
+                        decision: Literal["once", "deny"] = "once" if task.approve == "yes" else "deny"
+                        await claw.desk.decide(data["approval_id"], "owner", decision)
                 ends.append(event)
             seconds, last = time.monotonic() - began, ends[-1]["data"]
             seen = Seen(
