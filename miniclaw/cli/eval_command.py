@@ -131,8 +131,7 @@ async def _run_task(loaded: LoadedSettings, provider: LLMProvider, task: Task) -
         own = _alone(loaded, Path(directory))
         async with MiniClaw(own, provider=provider, gateway=False, web=False) as claw:
             _set_up_tools(claw, task)
-            began = time.monotonic()
-            ends, calls, session_id = [], list[tuple[str, Any]](), None
+            ends, calls, session_id, began = [], list[tuple[str, Any]](), None, time.monotonic()
             for text in task.turns or [task.prompt]:
                 async for event in claw.ask(text, session_id=session_id):
                     session_id, data = event["session_id"], event["data"]
