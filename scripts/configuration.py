@@ -24,7 +24,7 @@ HEAD = """# 设置
 
 本页由 `make docs` 从代码里的 `Settings` 生成，测试检查它是最新的；说明一栏是代码里的原文（英文）。
 
-设置写在数据目录的 `miniclaw.toml`，也可以来自别处，靠前的优先：命令行参数、环境变量、数据目录的 `.env`、项目的 `.env`（程序所在的那份代码，或它的 `.venv` 旁边；`MINICLAW_PROJECT` 可以另指一处，空着就不读）、`miniclaw.toml`、默认值。
+设置写在数据目录的 `miniclaw.toml`，也可以来自别处，靠前的优先：命令行参数、环境变量、数据目录的 `.env`、项目的 `.env`（程序所在的那份代码，或它的 `.venv` 旁边，而且与程序属于同一个用户；`MINICLAW_PROJECT` 可以另指一处，空着就不读）、`miniclaw.toml`、默认值。
 任何不认识的键都是错误。`miniclaw config show` 列出当前的值和来处。环境变量里，列表用逗号分开，表写成 JSON，`none` 表示没有；名字里带 `<…>` 的节只能写在文件里，所以没有变量。
 数据目录本身由 `--data-dir` 或 `MINICLAW_HOME` 决定，默认 `~/.miniclaw`。
 """
