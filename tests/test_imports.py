@@ -60,7 +60,7 @@ RANKS: tuple[tuple[str, ...], ...] = (
 MODULE_LINES, FUNCTION_LINES = 300, 40
 
 LARGER: dict[str, tuple[int, str]] = {
-    "gateway/protocol.py": (408, "the whole wire protocol and its envelope on one page"),
+    "gateway/protocol.py": (410, "the whole wire protocol and its envelope on one page"),
     "gateway/connection.py": (350, "one connection's life, which both sockets share"),
     "channel/platforms/feishu_api.py": (320, "all that is asked of Feishu, and what each refusal means"),
     "db.py": (
@@ -264,7 +264,7 @@ TOTALS: dict[str, tuple[int, str]] = {
         " errors and sources",
     ),
     "all": (
-        47_959,
+        47_978,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, a second back"
         " end on Redis, and what an operator needs for months; the nearest peer has 109,000",
