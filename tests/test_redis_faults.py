@@ -14,7 +14,7 @@ import pytest
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.cli import main
-from miniclaw.errors import StaleFence, StorageError
+from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
 from miniclaw.redis.backend import RedisBackend
 from miniclaw.redis.outbox import RedisOutbox
 from miniclaw.schedules import Schedule
@@ -24,7 +24,15 @@ from tests.support.agent import DictatedProvider, eventually, send
 from tests.support.claw import running_claw
 from tests.support.core import FakeClock
 from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
-from tests.support.redis import free_port, fresh_prefix, needs_redis, own_server, sentinel_of, shared_server
+from tests.support.redis import (
+    free_port,
+    fresh_prefix,
+    needs_redis,
+    open_link,
+    own_server,
+    sentinel_of,
+    shared_server,
+)
 from tests.test_outbox import HERE, delivery
 from tests.test_redis import echo, ended, node, queue_of, said_in, take_no_work
 
@@ -61,6 +69,48 @@ async def test_while_redis_is_away_messages_are_refused_and_work_goes_on_when_it
             assert again.status == "accepted"
             model.end("as before")
             assert (await ended(claw, again.turn_id))["data"]["text"] == "as before"
+
+
+async def test_a_full_redis_keeps_a_finished_answer_and_can_be_emptied(tmp_path: Path) -> None:
+    model = DictatedProvider()
+    with own_server(tmp_path) as redis:
+        async with node(tmp_path / "a", "p", model, url=redis.url) as claw:
+            other = await send(claw, msg_id="m0")
+            await eventually(lambda: model.requests)
+            model.end("before")
+            await ended(claw, other.turn_id)
+            running = await send(claw)
+            await eventually(lambda: len(model.requests) == 2)
+            await asyncio.to_thread(redis.ask, "CONFIG SET maxmemory 1")
+            refused = await send(claw, msg_id="m3")
+            assert (refused.status, refused.code) == ("unavailable", "storage_unavailable")
+            with pytest.raises(StorageUnavailable, match="takes no writes"):
+                await claw._backend.check()
+            model.end("said when it was full")
+            assert (await ended(claw, running.turn_id))["data"]["text"] == "said when it was full"
+            assert await claw.sessions.delete(other.session_id or "")
+            await asyncio.to_thread(redis.ask, "CONFIG SET maxmemory 0")
+            again = await send(claw, msg_id="m3")
+            await eventually(lambda: len(model.requests) == 3)
+            model.end("as before")
+            assert (await ended(claw, again.turn_id))["data"]["text"] == "as before"
+
+
+async def test_a_call_that_a_full_or_demoted_redis_refuses_waits_and_is_made(tmp_path: Path) -> None:
+    with own_server(tmp_path) as redis:
+        async with open_link("p", url=redis.url) as link:
+            connection = link._connection
+            for refuse, take in (
+                ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+                ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+            ):
+                await asyncio.to_thread(redis.ask, refuse)
+                with pytest.raises(StorageUnavailable):
+                    await link.call("started", "turn", "call", "", waits=False)
+                waiting = link.call("started", "turn", "call", "")
+                await asyncio.to_thread(redis.ask, take)
+                await waiting
+            assert link._connection is not connection, "the address may lead to another server by now"
 
 
 async def test_functions_that_redis_has_lost_are_loaded_again(tmp_path: Path) -> None:
@@ -261,11 +311,26 @@ async def test_a_redis_behind_tls_is_spoken_to_when_its_certificate_is_trusted(t
 
 async def test_a_sentinel_says_where_the_master_is_that_wants_a_password(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
-    with own_server(tmp_path) as redis, sentinel_of(redis, "team", tmp_path / "s") as port:
+    with own_server(tmp_path) as redis, sentinel_of(redis.port, "team", tmp_path / "s") as port:
         redis.ask("ACL SETUSER claw on >s:/x ~{p}:* &{p}:* +@all")
         assert await answers_at(tmp_path / "a", f"redis+sentinel://claw:s%3A%2Fx@127.0.0.1:{port}/team/0")
         with pytest.raises(StorageError, match="No master found for 'other'"):
             await answers_at(tmp_path / "b", f"redis+sentinel://127.0.0.1:{port}/other/0")
+
+
+async def test_a_sentinel_behind_tls_that_wants_a_password_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    made, key = certificate(tmp_path)
+    tls = {"tls-cert-file": made, "tls-key-file": key, "tls-ca-cert-file": made, "tls-auth-clients": "no"}
+    port, asked = free_port(), free_port()
+    given = [word for name, value in {"tls-port": port, **tls}.items() for word in (f"--{name}", str(value))]
+    lines = {**tls, "tls-port": asked, "tls-replication": "yes", "requirepass": "own"}
+    more = [f"{name} {value}" for name, value in lines.items()]
+    with own_server(tmp_path, *given), sentinel_of(port, "team", tmp_path / "s", *more) as plain:
+        query = f"ssl_ca_certs={made}&sentinel_password=own"
+        assert await answers_at(tmp_path / "a", f"rediss+sentinel://127.0.0.1:{asked}/team/0?{query}")
+        there = f"rediss+sentinel://127.0.0.1:{plain}/team?{query}&sentinel_ssl=no"
+        assert await answers_at(tmp_path / "b", there)
 
 
 # --- the day of a user ------------------------------------------------------------------------------------

@@ -11,8 +11,14 @@ local function fields(flat)
   return found
 end
 
+-- What a full Redis refuses, since it takes in something new. What is under way is brought to its end there, and
+-- what is deleted goes.
+local GROWS = {accept = 1, acquire = 1, append = 1, ask = 1, begin = 1, enter = 1, identify = 1, login = 1, notice = 1,
+  open_stream = 1, save = 1, save_timer = 1, started = 1}
+
 local function register(name, body)
-  redis.register_function(name .. '_VERSION', function(keys, args) return body(keys[1], args) end)
+  redis.register_function{function_name = name .. '_VERSION', flags = GROWS[name] and {} or {'allow-oom'},
+    callback = function(keys, args) return body(keys[1], args) end}
 end
 
 -- The number of whoever may write the session; an older one is refused. '' is a writer without a lease.
@@ -433,8 +439,10 @@ register('release', function(p, a)
     if tonumber(redis.call('HGET', p .. 's:' .. sid, 'fence') or a[3]) ~= tonumber(a[3]) then return 0 end
     redis.call('DEL', p .. 'l:' .. sid)
     if a[5] ~= '' then redis.call('LREM', p .. 'q:' .. sid, 1, a[5]) end
-  elseif a[5] == 'stop' and redis.call('GET', p .. 'l:' .. sid) == a[2] then
-    redis.call('DEL', p .. 'l:' .. sid)
+  else
+    local pending = redis.call('XPENDING', p .. 'ready', 'gateways', a[4], a[4], 1)[1]
+    if pending and pending[2] ~= a[2] then return 0 end -- another node has claimed it meanwhile
+    if a[5] == 'stop' and redis.call('GET', p .. 'l:' .. sid) == a[2] then redis.call('DEL', p .. 'l:' .. sid) end
   end
   redis.call('XACK', p .. 'ready', 'gateways', a[4])
   redis.call('XDEL', p .. 'ready', a[4])

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import hashlib
 import logging
-import urllib.parse
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from miniclaw.errors import ConfigError, StaleFence, StorageError, StorageUnavailable
+from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
+from miniclaw.redis.address import pool_of
 
 __all__ = ["RedisLink"]
 
@@ -29,8 +28,18 @@ QUEUE: Final = 50_000
 FIRST_WAIT, LONGEST_WAIT = 0.05, 1.0
 """Seconds between two tries to connect, doubled from the one to the other."""
 OLDEST: Final = (7, 0)
-_AWAY: Final = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOMASTERLINK")
+_AWAY: Final = ("LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOMASTERLINK", "BUSY")
 """Errors by which a server says that another one, or itself a little later, has to be asked."""
+_FULL: Final = ("OOM", "MISCONF", "NOREPLICAS")
+"""Errors by which a server says that it takes no writes now; it still reads."""
+_CODES: Final = {
+    "OutOfMemoryError": "OOM",
+    "ReadOnlyError": "READONLY",
+    "MasterDownError": "MASTERDOWN",
+    "ClusterDownError": "CLUSTERDOWN",
+    "TryAgainError": "TRYAGAIN",
+}
+"""By the classes of redis-py, which takes their codes out of the text."""
 
 
 class _Call:
@@ -51,7 +60,7 @@ class RedisLink:
     """Calls of functions and commands on one prefix.
 
     Args:
-        url: `redis://`, `rediss://`, `unix://`, or `redis+sentinel://host:port,host:port/name[/db]`.
+        url: see `pool_of`.
         prefix: of all keys, which share one hash tag.
         timeout: seconds for a round trip.
         patience: seconds for which a call that waits is tried again.
@@ -70,8 +79,6 @@ class RedisLink:
         source = (Path(__file__).parent / "functions.lua").read_text(encoding="utf-8")
         self._version = hashlib.sha256(source.encode()).hexdigest()[:12]
         self._library = source.replace("VERSION", self._version)
-        self.on_return: list[Callable[[], None]] = []
-        """Called when Redis is back."""
 
     @property
     def is_up(self) -> bool:
@@ -155,8 +162,6 @@ class RedisLink:
                     if self._connection is None:
                         await self._connect()
                         logger.warning("Redis is back")
-                        for told in self.on_return:
-                            told()
                     await self._round(batch)
                     wait = FIRST_WAIT
                 except StorageUnavailable as error:
@@ -177,6 +182,21 @@ class RedisLink:
             else:
                 call.fail(StorageUnavailable(str(error)))
 
+    def _later(self, call: _Call, error: Exception) -> None:
+        """Make a call that is refused for now once more, as long as it may wait."""
+        loop = asyncio.get_running_loop()
+        if call.waits and call.deadline > loop.time():
+            loop.call_later(LONGEST_WAIT, self._again, call)
+        else:
+            call.fail(StorageUnavailable(f"Redis takes no writes: {str(error).rstrip('.')}."))
+
+    def _again(self, call: _Call) -> None:
+        if self._task is None or len(self._calls) >= QUEUE:
+            call.fail(StorageUnavailable("There is no connection to Redis."))
+            return
+        self._calls.append(call)
+        self._wake.set()
+
     async def _round(self, batch: list[_Call]) -> None:
         """Send a batch and hand out the answers; what Redis did not answer is still open."""
         from redis.exceptions import RedisError, ResponseError
@@ -191,39 +211,47 @@ class RedisLink:
                     try:
                         answer = await connection.read_response()
                     except ResponseError as error:
-                        text = str(error)
-                        if text.startswith(_AWAY):
+                        if (code := _code_of(error)) in _AWAY:
                             raise
-                        if "Function not found" in text:
+                        if "Function not found" in str(error):
                             unknown.append(call)
+                        elif code in _FULL:
+                            self._later(call, error)
                         else:
-                            call.fail(_error_of(text))
+                            call.fail(_error_of(str(error)))
                         continue
                     if not call.future.done():
                         call.future.set_result(answer)
+                full = await self._load(connection) if unknown else None  # somebody emptied it
         except (RedisError, OSError, TimeoutError) as error:
             raise StorageUnavailable(
                 f"Redis cannot be reached: {str(error).rstrip('.') or 'no answer'}."
             ) from error
-        if unknown:  # somebody emptied it: they run as soon as the functions are there
-            await self._load(connection)
-            self._calls.extendleft(reversed(unknown))
+        for call in reversed(unknown):  # they run as soon as the functions are there
+            if full is not None:
+                self._later(call, full)
+            else:
+                self._calls.appendleft(call)
 
     async def _connect(self) -> None:
         from redis.exceptions import RedisError
 
+        connection = self._pool.make_connection()
         try:
             async with asyncio.timeout(self._timeout):
-                connection = self._pool.make_connection()
                 await connection.connect()
                 await self._load(connection)
+            self._connection = connection
         except (RedisError, OSError, TimeoutError) as error:
             raise StorageUnavailable(
                 f"Redis cannot be reached: {str(error).rstrip('.') or 'no answer'}."
             ) from error
-        self._connection = connection
+        finally:
+            if self._connection is None:
+                await connection.disconnect(nowait=True)
 
-    async def _load(self, connection: Any) -> None:
+    async def _load(self, connection: Any) -> Exception | None:
+        """Load the functions, if they are not there; returns the error of a Redis that takes no writes now."""
         from redis.exceptions import ResponseError
 
         await connection.send_command("FUNCTION", "LOAD", self._library)
@@ -232,11 +260,14 @@ class RedisLink:
         except ResponseError as error:
             text = str(error)
             if "unknown command" in text:
-                raise StorageError("That Redis is too old; version 7 or a Valkey is needed.") from error
-            if text.startswith(_AWAY):
+                raise StorageUnavailable("That Redis is too old; version 7 or a Valkey is needed.") from error
+            if (code := _code_of(error)) in _AWAY:
                 raise
+            if code in _FULL:
+                return error
             if "already exists" not in text:
-                raise StorageError(f"Redis does not take the functions: {text}.") from error
+                raise StorageUnavailable(f"Redis does not take the functions: {text}.") from error
+        return None
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -245,45 +276,8 @@ class RedisLink:
                 await connection.disconnect(nowait=True)
 
 
-def pool_of(url: str, timeout: float) -> Any:
-    """What makes connections of a URL.
-
-    Raises:
-        ConfigError: it cannot be used, or redis-py is not installed.
-    """
-    try:
-        from redis import asyncio as aioredis
-        from redis.asyncio import sentinel as sentinels
-        from redis.asyncio.retry import Retry
-        from redis.backoff import NoBackoff
-    except ImportError as error:
-        way = "in the project's directory, run `.venv/bin/pip install '.[redis]'`"
-        raise ConfigError(f"MINICLAW_REDIS_URL needs redis-py: {way}.") from error
-    given: dict[str, Any] = {
-        "decode_responses": True,
-        "socket_connect_timeout": timeout,
-        "socket_timeout": None,
-        "socket_keepalive": True,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-    }
-    parts = urllib.parse.urlsplit(url)
-    try:
-        if parts.scheme not in ("redis+sentinel", "rediss+sentinel"):
-            return aioredis.ConnectionPool.from_url(url, **given)
-        del given["socket_keepalive"]
-        hosts, _, database = parts.netloc.rpartition("@")[2], "", parts.path.strip("/").split("/")
-        nodes = [(host.rpartition(":")[0], int(host.rpartition(":")[2])) for host in hosts.split(",")]
-        names = {"username": parts.username, "password": parts.password}
-        login = {name: urllib.parse.unquote(value) if value else None for name, value in names.items()}
-        if parts.scheme == "rediss+sentinel":
-            given["ssl"] = True
-        make: Any = sentinels.Sentinel
-        sentinel = make(nodes, sentinel_kwargs={"socket_connect_timeout": timeout})
-        number = int(database[1]) if len(database) > 1 else 0
-        return sentinel.master_for(database[0], db=number, **login, **given).connection_pool
-    except ValueError as error:
-        raise ConfigError(f"MINICLAW_REDIS_URL cannot be used: {error}.") from error
+def _code_of(error: Exception) -> str:
+    return _CODES.get(type(error).__name__) or str(error).partition(" ")[0]
 
 
 def _error_of(text: str) -> StorageError:
@@ -291,6 +285,4 @@ def _error_of(text: str) -> StorageError:
         return StaleFence("Another gateway has taken over this session.")
     if "GONE" in text:
         return StorageError(f"There is no session `{text.partition('GONE ')[2]}`.")
-    if text.startswith(("OOM", "MISCONF", "NOREPLICAS", "BUSY")):
-        return StorageUnavailable(f"Redis takes no writes: {text}.")
     return StorageError(f"Redis refused a call: {text}.")

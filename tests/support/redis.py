@@ -87,12 +87,12 @@ class RedisServer:
 
 
 @contextlib.contextmanager
-def sentinel_of(server: RedisServer, name: str, directory: Path) -> Iterator[int]:
-    """A Sentinel that knows the server by a name; its port."""
+def sentinel_of(master: int, name: str, directory: Path, *more: str) -> Iterator[int]:
+    """A Sentinel that knows the server on a port by a name, with further lines of its configuration; its port."""
     assert PROGRAM is not None
     port, file = free_port(), directory / "sentinel.conf"
-    text = f"port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {server.port} 1\n"
-    file.write_text(text, encoding="utf-8")
+    text = f"port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {master} 1\n"
+    file.write_text(text + "\n".join(more), encoding="utf-8")
     command = [PROGRAM, str(file), "--sentinel", "--dir", str(directory)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -107,7 +107,7 @@ def _wait_for(port: int) -> None:
     for _ in range(1000):
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1) as one:
             one.sendall(b"PING\r\n")
-            if one.recv(64).startswith(b"+PONG"):
+            if one.recv(64).startswith((b"+PONG", b"-NOAUTH")):
                 return
         time.sleep(0.01)
     raise AssertionError("redis-server did not start")
