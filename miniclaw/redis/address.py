@@ -24,9 +24,7 @@ def pool_of(url: str, timeout: float) -> Any:
     """
     try:
         from redis import asyncio as aioredis
-        from redis.asyncio.connection import parse_url
         from redis.asyncio.retry import Retry
-        from redis.asyncio.sentinel import Sentinel
         from redis.backoff import NoBackoff
     except ImportError as error:
         way = "in the project's directory, run `.venv/bin/pip install '.[redis]'`"
@@ -43,21 +41,26 @@ def pool_of(url: str, timeout: float) -> Any:
     try:
         if sentinel != "sentinel" or scheme not in ("redis", "rediss"):
             return aioredis.ConnectionPool.from_url(url, **{"socket_keepalive": True, **given})
-        login, _, hosts = parts.netloc.rpartition("@")
-        nodes = [
-            (host.strip("[]"), int(port)) for host, _, port in (h.rpartition(":") for h in hosts.split(","))
-        ]
-        name, _, number = parts.path.strip("/").partition("/")
-        plain = parts._replace(scheme=scheme, netloc=f"{login}@sentinel", path=f"/{number or 0}")
-        asked: dict[str, Any] = {**parse_url(plain.geturl())}
-        for known in ("host", "port", "connection_class"):
-            asked.pop(known, None)
-        asked |= {"ssl": True} if scheme == "rediss" else {}
-        own = {key[9:]: asked.pop(key) for key in list(asked) if key.startswith("sentinel_")}
-        if own.pop("ssl", "") not in ("no", "false", "0"):
-            own |= {key: value for key, value in asked.items() if key.startswith("ssl")}
-        make: Any = Sentinel
-        found = make(nodes, sentinel_kwargs={"socket_connect_timeout": timeout, **own})
-        return found.master_for(name, **{**asked, **given}).connection_pool
+        return _asked_of_sentinels(parts._replace(scheme=scheme), given)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"MINICLAW_REDIS_URL cannot be used: {error}.") from error
+
+
+def _asked_of_sentinels(parts: urllib.parse.SplitResult, given: dict[str, Any]) -> Any:
+    from redis.asyncio.connection import parse_url
+    from redis.asyncio.sentinel import Sentinel
+
+    login, _, hosts = parts.netloc.rpartition("@")
+    nodes = [(host.strip("[]"), int(port)) for host, _, port in (h.rpartition(":") for h in hosts.split(","))]
+    name, _, number = parts.path.strip("/").partition("/")
+    plain = parts._replace(netloc=f"{login}@sentinel", path=f"/{number or 0}")
+    asked: dict[str, Any] = {**parse_url(plain.geturl())}
+    for known in ("host", "port", "connection_class"):
+        asked.pop(known, None)
+    asked |= {"ssl": True} if parts.scheme == "rediss" else {}
+    own = {key[9:]: asked.pop(key) for key in list(asked) if key.startswith("sentinel_")}
+    if own.pop("ssl", "") not in ("no", "false", "0"):
+        own |= {key: value for key, value in asked.items() if key.startswith("ssl")}
+    make: Any = Sentinel
+    found = make(nodes, sentinel_kwargs={"socket_connect_timeout": given["socket_connect_timeout"], **own})
+    return found.master_for(name, **{**asked, **given}).connection_pool
