@@ -332,6 +332,23 @@ async def test_a_cancel_and_a_yes_reach_the_node_that_runs_the_turn(tmp_path: Pa
         assert len(tool.ran) == 1
 
 
+async def test_a_cancelled_turn_ends_though_its_canceller_died_before_it_could_end_it(tmp_path: Path) -> None:
+    model = DictatedProvider()
+    async with node(tmp_path, fresh_prefix(), model) as claw:
+        running = await send(claw)
+        await eventually(lambda: model.requests)
+        queued = await send(claw, msg_id="m2", session_id=running.session_id)
+        turn_id, session_id = str(queued.turn_id), str(queued.session_id)
+        assert await claw.turns.request_cancel(turn_id)
+        link = queue_of(claw)._link
+        for _ in ("the answer of Redis is lost", "so it is asked again"):
+            assert await link.call("take_out", turn_id, session_id, "mark") == 1
+        assert await link.run("LLEN", f"{link.prefix}q:{session_id}") == 1
+        model.end("done")
+        assert (await ended(claw, turn_id))["name"] == "turn.cancelled"
+        assert await link.run("GET", f"{link.prefix}waiting") == "0"
+
+
 async def test_a_question_that_its_call_gives_up_is_closed_on_all_nodes_and_may_be_asked_anew(
     tmp_path: Path,
 ) -> None:

@@ -113,6 +113,11 @@ local function make_ready(p, sid)
   end
 end
 
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
 -- sessions ------------------------------------------------------------------------------------------------
 
 local function save(p, sid, given, meta, fence)
@@ -384,6 +389,7 @@ register('end', function(p, a)
   redis.call('HSET', key, 'state', state, 'outcome', a[4], 'ended_at', a[5], 'ended_by', mark)
   if redis.call('HGET', p .. 's:' .. sid, 'running') == tid then redis.call('HDEL', p .. 's:' .. sid, 'running') end
   redis.call('LREM', p .. 'q:' .. sid, 1, tid)
+  redis.call('ZREM', p .. 'cut', tid)
   if redis.call('HEXISTS', p .. 's:' .. sid, 'user_id') == 1 then touch(p, sid, t.scope, a[5]) end
   redis.call('DEL', p .. 'c:' .. tid)
   for _, apr in ipairs(redis.call('HVALS', p .. 'at:' .. tid)) do
@@ -408,13 +414,30 @@ register('cancel', function(p, a)
   return 1
 end)
 
--- tid, sid: takes a turn out that nobody has begun; it is still to be ended.
+-- tid, sid, mark of the call: takes a turn out that nobody has begun; who called is to end it.
 register('take_out', function(p, a)
-  if redis.call('HGET', p .. 't:' .. a[1], 'state') ~= 'waiting' then return 0 end
+  local key = p .. 't:' .. a[1]
+  local t = redis.call('HMGET', key, 'state', 'cut')
+  if t[1] ~= 'waiting' or t[2] == a[3] then return t[1] == 'waiting' and 1 or 0 end
   if redis.call('LINDEX', p .. 'q:' .. a[2], 0) == a[1] and redis.call('EXISTS', p .. 'l:' .. a[2]) == 1 then
     return 0
   end
-  return redis.call('LREM', p .. 'q:' .. a[2], 1, a[1])
+  if redis.call('LREM', p .. 'q:' .. a[2], 1, a[1]) == 0 then return 0 end
+  redis.call('HSET', key, 'cut', a[3])
+  redis.call('ZADD', p .. 'cut', now_ms(), a[1])
+  return 1
+end)
+
+-- milliseconds: puts turns back that were taken out so long ago and not ended, since who did it has died.
+register('put_in', function(p, a)
+  for _, tid in ipairs(redis.call('ZRANGEBYSCORE', p .. 'cut', 0, now_ms() - a[1])) do
+    local t = redis.call('HMGET', p .. 't:' .. tid, 'session_id', 'state')
+    if t[2] == 'waiting' and redis.call('HEXISTS', p .. 's:' .. t[1], 'user_id') == 1 then
+      redis.call('LPUSH', p .. 'q:' .. t[1], tid)
+      make_ready(p, t[1])
+    end
+    redis.call('ZREM', p .. 'cut', tid)
+  end
 end)
 
 -- leases --------------------------------------------------------------------------------------------------

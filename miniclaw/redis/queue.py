@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from miniclaw.errors import ProtocolError, StaleFence, StorageError, StorageUnavailable
+from miniclaw.gateway.protocol import new_id
 from miniclaw.logs import log_ids
 from miniclaw.redis.link import FIRST_WAIT, LONGEST_WAIT, RedisLink
 from miniclaw.redis.storage import pairs
@@ -134,7 +135,7 @@ class RedisMailbox:
 
     async def take_out(self, turn_id: str, session_id: str) -> Turn | None:
         """See `Mailbox.withdraw`."""
-        if not await self._link.call("take_out", turn_id, session_id):
+        if not await self._link.call("take_out", turn_id, session_id, new_id("cut")):
             return None
         return await self._turn(turn_id)
 
@@ -249,10 +250,11 @@ class RedisMailbox:
         name = f"{self._link.prefix}ready"
         while not self._stopped:
             await asyncio.sleep(self._lease / 3)
-            if self._free <= 0:
-                continue
             idle, count = int(self._lease * 1000), min(self._free, CLAIMED)
             with contextlib.suppress(StorageError):  # there is no group yet, or Redis is away
+                await self._link.call("put_in", idle)
+                if count <= 0:
+                    continue
                 answer = await self._link.run(
                     "XAUTOCLAIM", name, GROUP, self._node, idle, "0-0", "COUNT", count
                 )
