@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -30,6 +31,7 @@ from tests.test_approval import AsksTwice
 from tests.test_automatic import HOME, looked_at, mode
 from tests.test_memory_control import endless, texts_below, wiped
 from tests.test_openai_endpoint import entered_by_nobody
+from tests.test_outbox import HERE, delivery, sent_in_order
 from tests.test_uploads import Person
 
 pytestmark = needs_redis
@@ -104,6 +106,53 @@ async def test_a_user_is_wiped_with_everything_that_is_kept_of_them(tmp_path: Pa
     async with node(tmp_path, prefix, model, web=True) as claw:
         await wiped(claw, word, left=partial(kept_with, prefix, word))
     assert (await kept_with(prefix, word), texts_below(tmp_path, word)) == (0, [])
+
+
+async def families(prefix: str, *, lasting: bool = False) -> set[str]:
+    """The keys as the table of docs/scale.md names them, those that never end alone."""
+    async with redis.asyncio.from_url(shared_server().url, decode_responses=True) as server:
+        names = [key async for key in server.scan_iter(f"{{{prefix}}}:*", count=500)]
+        names = [name for name in names if not lasting or await server.ttl(name) == -1]
+    return {re.sub(r":.*", ":", name.removeprefix(f"{{{prefix}}}:")) for name in names}
+
+
+async def test_nothing_private_stays_of_a_deleted_session_or_a_wiped_user_and_the_docs_name_every_key(
+    tmp_path: Path,
+) -> None:
+    word, prefix = "Vogon-4711", fresh_prefix()
+    model = ScriptedProvider([zap("a"), LLMResponse(text=word, usage=Usage(model="m", calls=1))])
+    async with node(tmp_path, prefix, model) as claw, raw_client(port_of(claw)) as owner:
+        claw.registry.register(Zap("write"))
+        receipt = await send(claw, word)
+        await claw.desk.decide((await question(claw)).short_id, "owner", "session")
+        await ended(claw, receipt.turn_id)
+        of_turn = delivery(key="answer", turn_id=receipt.turn_id, user_id="owner", text=word)
+        note = delivery(n=0, key="note", turn_id="", account=word, conversation="C2")
+        await claw.outbox.notice([of_turn, note])
+        seen = await families(prefix)
+        for place in (HERE, ("slack", word, "C2")):
+            assert len(await sent_in_order(claw.outbox, place)) == 1
+        await claw.identities.pairing_code("slack", "T1", "U1")
+        await claw.identities.ensure("ann")
+        await claw._backend.check()
+        seen |= await families(prefix)
+        assert await claw.outbox.has("answer") and await claw.outbox.has("note")
+        await owner.command("delete", {"session_id": receipt.session_id})
+        assert not await claw.outbox.has("answer")
+        await claw.identities.wipe("ann")
+        assert await kept_with(prefix, word) == 0
+        assert await families(prefix, lasting=True) <= {
+            "users",
+            "n",
+            "waiting",
+            "ready",
+            "us:",
+            "usd:",
+            "probe",
+        }
+        seen |= await families(prefix)
+    table = (Path(__file__).parent.parent / "docs/scale.md").read_text(encoding="utf-8").partition("## 键")[2]
+    assert seen <= set(re.findall(r"`([a-z-]+:?)(?:<.*?>)?`", table))
 
 
 async def test_what_another_node_thinks_of_remembering_of_a_user_who_is_wiped_is_not_kept(

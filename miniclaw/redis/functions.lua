@@ -57,6 +57,19 @@ local function open_delivery(p, d)
   redis.call('SADD', p .. 'dopen', place(d))
 end
 
+local function now_ms()
+  local time = redis.call('TIME')
+  return time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- A row that was sent is known by its key for some time; its turn and its user find it, so that it goes with them.
+local function keep_sent(p, d, ms)
+  redis.call('PEXPIRE', p .. 'dl:' .. d.key, ms)
+  redis.call('ZREMRANGEBYSCORE', p .. 'ds:' .. d.user_id, 0, now_ms())
+  redis.call('ZADD', p .. 'ds:' .. d.user_id, now_ms() + ms, d.key)
+  redis.call('PEXPIRE', p .. 'ds:' .. d.user_id, ms)
+end
+
 local function insert_delivery(p, d)
   local key = p .. 'dl:' .. d.key
   local state = redis.call('HGET', key, 'state')
@@ -67,11 +80,8 @@ local function insert_delivery(p, d)
     local flat = {}
     for name, value in pairs(d) do flat[#flat + 1] = name; flat[#flat + 1] = value end
     redis.call('HSET', key, unpack(flat))
-    if d.state == 'sent' then
-      redis.call('PEXPIRE', key, 7 * 24 * 3600 * 1000)
-      return
-    end
     redis.call('SADD', p .. 'dt:' .. d.turn_id, d.key)
+    if d.state == 'sent' then return keep_sent(p, d, 7 * 24 * 3600 * 1000) end
     redis.call('ZADD', p .. 'du:' .. d.user_id, d.n, d.key)
     redis.call('ZADD', p .. 'du', d.n, d.key)
   end
@@ -89,6 +99,7 @@ local function drop_delivery(p, key)
   if d.channel then
     close_delivery(p, d)
     redis.call('ZREM', p .. 'du:' .. d.user_id, key)
+    redis.call('ZREM', p .. 'ds:' .. d.user_id, key)
     redis.call('SREM', p .. 'dt:' .. d.turn_id, key)
   end
   redis.call('ZREM', p .. 'du', key)
@@ -111,11 +122,6 @@ local function make_ready(p, sid)
     redis.call('HSET', p .. 's:' .. sid, 'ready', 1)
     redis.call('XADD', p .. 'ready', '*', 's', sid)
   end
-end
-
-local function now_ms()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
 -- sessions ------------------------------------------------------------------------------------------------
@@ -199,7 +205,7 @@ register('delete', function(p, a)
   for _, tid in ipairs(redis.call('LRANGE', p .. 'ts:' .. sid, 0, -1)) do
     for _, key in ipairs(redis.call('SMEMBERS', p .. 'dt:' .. tid)) do
       local d = fields(redis.call('HGETALL', p .. 'dl:' .. key))
-      if d.state ~= 'sent' and d.state ~= 'dead' then open[#open + 1] = d end
+      if d.state and d.state ~= 'sent' and d.state ~= 'dead' then open[#open + 1] = d end
     end
   end
   if a[2] == 'undelivered' and #open > 0 then return false end
@@ -228,6 +234,8 @@ register('purge', function(p, a)
   for _, tid in ipairs(gone) do
     for _, d in ipairs(redis.call('SMEMBERS', p .. 'dt:' .. tid)) do drop_delivery(p, d) end
     for _, apr in pairs(redis.call('HVALS', p .. 'at:' .. tid)) do
+      local q = redis.call('HMGET', p .. 'a:' .. apr, 'user_id', 'tool')
+      if q[1] then redis.call('SREM', p .. 'ar:' .. q[1], a[1] .. US .. q[2]) end
       redis.call('SREM', p .. 'asked', apr)
       redis.call('UNLINK', p .. 'a:' .. apr)
     end
@@ -567,11 +575,13 @@ register('delivery', function(p, a)
   if a[4] == 'begun' then redis.call('HINCRBY', key, 'attempts', 1) end
   if a[4] == 'sent' or a[4] == 'dead' then close_delivery(p, d) end
   if a[4] == 'sent' then
-    if tonumber(d.n) == 0 then redis.call('HSET', key, 'text', '') end -- a notice: known by its key alone
-    redis.call('PEXPIRE', key, a[5])
+    if tonumber(d.n) == 0 then -- a notice: known by its key alone
+      redis.call('HSET', key, 'text', '')
+      redis.call('SREM', p .. 'dt:' .. d.turn_id, a[1])
+    end
+    keep_sent(p, d, a[5])
     redis.call('ZREM', p .. 'du:' .. d.user_id, a[1])
     redis.call('ZREM', p .. 'du', a[1])
-    redis.call('SREM', p .. 'dt:' .. d.turn_id, a[1])
   end
   return 1
 end)
@@ -587,9 +597,12 @@ register('revive', function(p, a)
   return redis.call('HGETALL', key)
 end)
 
--- user: what is not sent yet, dead letters among it
+-- user: what is not sent yet, dead letters among it, and what was sent
 register('drop_deliveries', function(p, a)
-  for _, key in ipairs(redis.call('ZRANGE', p .. 'du:' .. a[1], 0, -1)) do drop_delivery(p, key) end
+  for _, name in ipairs({'du:', 'ds:'}) do
+    for _, key in ipairs(redis.call('ZRANGE', p .. name .. a[1], 0, -1)) do drop_delivery(p, key) end
+  end
+  redis.call('UNLINK', p .. 'ds:' .. a[1])
 end)
 
 -- people --------------------------------------------------------------------------------------------------
@@ -710,7 +723,10 @@ end)
 register('remember', function(p, a)
   redis.call('HSET', p .. 'd:' .. a[1], 'result', a[2])
   redis.call('PEXPIRE', p .. 'd:' .. a[1], a[4])
-  if a[3] ~= '' then redis.call('SADD', p .. 'dk:' .. a[3], a[1]) end
+  if a[3] ~= '' and redis.call('HEXISTS', p .. 's:' .. a[3], 'user_id') == 1 then
+    redis.call('SADD', p .. 'dk:' .. a[3], a[1])
+    redis.call('PEXPIRE', p .. 'dk:' .. a[3], a[4])
+  end
 end)
 
 -- user, day, used, 'stored' or 'live', milliseconds that a live counter is kept
