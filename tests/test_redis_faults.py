@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+import redis.asyncio as aioredis
 
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.cli import main
 from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
 from miniclaw.redis.backend import RedisBackend
+from miniclaw.redis.desk import RedisLedger
+from miniclaw.redis.link import RedisLink
 from miniclaw.redis.outbox import RedisOutbox
 from miniclaw.schedules import Schedule
 from miniclaw.session.models import Usage
 from miniclaw.session.outbox import Delivery
 from tests.support.agent import DictatedProvider, eventually, send
-from tests.support.claw import running_claw
+from tests.support.claw import port_of, running_claw
+from tests.support.client import raw_client
 from tests.support.core import FakeClock
 from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
 from tests.support.redis import (
@@ -111,6 +117,24 @@ async def test_a_call_that_a_full_or_demoted_redis_refuses_waits_and_is_made(tmp
                 await asyncio.to_thread(redis.ask, take)
                 await waiting
             assert link._connection is not connection, "the address may lead to another server by now"
+
+
+async def test_a_redis_that_comes_back_empty_lets_the_owner_in_and_knows_what_is_configured(
+    tmp_path: Path,
+) -> None:
+    timer = {"text": "look", "every": "1h", "user": "bob"}
+    given: dict[str, Any] = {"timers": {"look": timer}, "channels.generic.user": "monitor"}
+    with own_server(tmp_path) as redis:
+        async with node(tmp_path / "a", "p", url=redis.url, **given) as claw:
+            server = aioredis.from_url(redis.url)
+            async with server:
+                await server.flushall()
+                await server.client_kill_filter(_type="pubsub")
+                await eventually(lambda: server.hexists("{p}:timers", claw.timers.list("bob")[0].timer_id))
+            async with raw_client(port_of(claw)) as owner:
+                await owner.command("ping")
+            assert claw.identities.user_of_token(claw.token) == "owner" and claw.identities.exists("monitor")
+            assert (await claw.reply("one")).text == "echo: one"
 
 
 async def test_functions_that_redis_has_lost_are_loaded_again(tmp_path: Path) -> None:
@@ -352,3 +376,21 @@ async def test_what_a_user_used_on_one_node_is_used_up_on_all(tmp_path: Path) ->
         refused = await ended(b, (await send(b)).turn_id)
         assert (refused["name"], refused["data"]["stopped_by"]) == ("turn.finished", "tokens")
         assert (len(first.requests), len(second.requests)) == (1, 0)
+
+
+async def test_what_is_used_while_redis_hangs_is_counted_once(tmp_path: Path) -> None:
+    with own_server(tmp_path) as redis:
+        link = RedisLink(redis.url, prefix="p", timeout=0.2, patience=60.0)
+        await link.open()
+        redis.send_signal(signal.SIGSTOP)
+        ledger = RedisLedger(link, {}, clock=time.time)
+        used = Usage(model="m", input_tokens=7, calls=1)
+        ledger.spend("ann", used)
+        storing = asyncio.create_task(ledger.store("ann", [used]))
+        await eventually(lambda: not link.is_up)
+        redis.send_signal(signal.SIGCONT)
+        await storing
+        await ledger.look("ann")
+        assert [(row["calls"], row["input_tokens"]) for row in await ledger.rows("ann")] == [(1, 7)]
+        assert [(row.calls, row.input_tokens) for row in ledger.today("ann")] == [(1, 7)]
+        await link.close()

@@ -109,7 +109,13 @@ class RedisBackend:
 
         async def missed() -> None:
             with contextlib.suppress(StorageError):  # then Redis is away again
-                await self.identities.read()
+                configured = self.timers.configured()
+                if await self.identities.restore():
+                    users = {self._settings.channels.generic.user, *(timer.user_id for timer in configured)}
+                    for user in filter(None, users):
+                        await self.identities.ensure(user)
+                    for timer in configured:
+                        await self.timers.save(timer)
                 await self.timers.read()
                 await self.desk.look_again()
                 await mailbox.renew()

@@ -34,6 +34,7 @@ class RedisIdentities(Identities):
         self._tokens: dict[str, str] = {}
         self._users: dict[str, dict[str, Any]] = {}
         self._gone: set[str] = set()
+        self._owner_token = ""
         self.changed: Callable[[str], None] = lambda kind: None
         """Tells the other nodes."""
 
@@ -42,11 +43,18 @@ class RedisIdentities(Identities):
 
     async def start(self, owner_token: str) -> None:
         await self.read()
-        token = hash_of(owner_token)
+        self._owner_token, token = owner_token, hash_of(owner_token)
         if (other := self._tokens.get(token, OWNER)) != OWNER:
             raise ConfigError(f"MINICLAW_TOKEN is the token of the user `{other}`; set another one.")
         if self._users.get(OWNER, {}).get("token_hash") != token:
             await self._shut_out(OWNER, {"role": "admin", "token_hash": token, "created_at": self._clock()})
+
+    async def restore(self) -> bool:
+        """Read anew; put the owner back into a Redis that came back empty, and tell whether it did."""
+        await self.read()
+        if is_empty := not self.exists(OWNER):
+            await self.start(self._owner_token)
+        return is_empty
 
     async def read(self) -> None:
         """Take over what other nodes wrote."""
