@@ -157,13 +157,15 @@ class RedisLedger(UsageLedger):
     def spend(self, user_id: str, usage: Usage) -> None:
         models = self._today.setdefault(user_id, {})
         models[usage.model] = models.get(usage.model, Usage()).plus(usage)
-        rows, day = json.dumps(usage_rows([usage])), day_of(self._clock())
-        told = self._link.call("use", user_id, day, rows, "live", LIVE_MS)  # made before the next `look`
+        told = self._use(user_id, [usage], "live")  # made before the next `look`
         told.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def store(self, user_id: str, used: Iterable[Usage]) -> None:
-        rows = json.dumps(usage_rows(used))
-        await self._link.call("use", user_id, day_of(self._clock()), rows, "stored", LIVE_MS)
+        await self._use(user_id, used, "stored")
+
+    def _use(self, user_id: str, used: Iterable[Usage], kind: str) -> asyncio.Future[Any]:
+        rows, day = json.dumps(usage_rows(used)), day_of(self._clock())
+        return self._link.call("use", user_id, day, rows, kind, LIVE_MS, new_id("use"), self._link.repeats_ms)
 
 
 def _used(row: Mapping[str, str]) -> dict[str, Usage]:

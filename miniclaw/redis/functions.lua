@@ -729,8 +729,10 @@ register('remember', function(p, a)
   end
 end)
 
--- user, day, used, 'stored' or 'live', milliseconds that a live counter is kept
+-- user, day, used, 'stored' or 'live', milliseconds that a live counter is kept, mark of the call, milliseconds for
+-- which it may be repeated
 register('use', function(p, a)
+  if not redis.call('SET', p .. 'ud:' .. a[6], 1, 'NX', 'PX', a[7]) then return end
   local key = p .. (a[4] == 'live' and 'ul:' or 'us:') .. a[1] .. ':' .. a[2]
   for _, used in ipairs(cjson.decode(a[3])) do count_usage(p, key, used) end
   if a[4] == 'live' then redis.call('PEXPIRE', key, a[5]) else redis.call('SADD', p .. 'usd:' .. a[1], a[2]) end

@@ -71,6 +71,8 @@ class RedisLink:
         self._url = url
         self._timeout = timeout
         self._patience = patience
+        self.repeats_ms = int(2000 * (timeout + patience))
+        """How long after its making a call may still be made once more."""
         self._calls: deque[_Call] = deque()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
