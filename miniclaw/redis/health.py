@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final, Literal
 
 from miniclaw.config import Settings
-from miniclaw.errors import MiniClawError
+from miniclaw.errors import MiniClawError, StorageError, StorageUnavailable
 from miniclaw.redis.link import RedisLink
 
 __all__ = ["Finding", "look"]
@@ -33,19 +33,14 @@ async def look(settings: Settings) -> AsyncIterator[Finding]:
         yield "failed", str(error), "start it, or mend MINICLAW_REDIS_URL"
         return
     try:
-        found = _fields(await link.run("INFO", waits=False))
-        version = found.get("valkey_version") or found.get("redis_version", "?")
-        yield "ok", f"version {version}, functions loaded", ""
-        if found.get("aof_enabled") == "1":
-            yield "ok", "the append-only file is on", ""
-        else:
-            mend = "set appendonly yes, or what was acknowledged since the last snapshot is lost with it"
-            yield "warning", "the append-only file is off", mend
-        policy = found.get("maxmemory_policy", "noeviction")
-        if policy == "noeviction":
-            yield "ok", "nothing is evicted", ""
-        else:
-            yield "failed", f"maxmemory-policy is {policy}", "set noeviction: keys here are no cache"
+        try:
+            for finding in _findings(_fields(await link.run("INFO", waits=False))):
+                yield finding
+        except StorageUnavailable:
+            raise
+        except StorageError as error:
+            mend = "look at them yourself, or let its user run INFO"
+            yield "warning", f"version, persistence and eviction cannot be seen: {error}", mend
         times = []
         for _ in range(ASKED):
             began = time.perf_counter()
@@ -58,6 +53,21 @@ async def look(settings: Settings) -> AsyncIterator[Finding]:
         yield "failed", str(error), "look at its log"
     finally:
         await link.close()
+
+
+def _findings(found: dict[str, str]) -> Iterator[Finding]:
+    version = found.get("valkey_version") or found.get("redis_version", "?")
+    yield "ok", f"version {version}, functions loaded", ""
+    if found.get("aof_enabled") == "1":
+        yield "ok", "the append-only file is on", ""
+    else:
+        mend = "set appendonly yes, or what was acknowledged since the last snapshot is lost with it"
+        yield "warning", "the append-only file is off", mend
+    policy = found.get("maxmemory_policy", "noeviction")
+    if policy == "noeviction":
+        yield "ok", "nothing is evicted", ""
+    else:
+        yield "failed", f"maxmemory-policy is {policy}", "set noeviction: keys here are no cache"
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -71,7 +71,7 @@ class RedisLink:
         self._url = url
         self._timeout = timeout
         self._patience = patience
-        self.repeats_ms = int(2000 * (timeout + patience))
+        self.repeats_ms = int(2000 * min(timeout + patience, 86_400))
         """How long after its making a call may still be made once more."""
         self._calls: deque[_Call] = deque()
         self._wake = asyncio.Event()
