@@ -15,9 +15,12 @@ from rich.cells import cell_len
 
 from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
+from miniclaw.cli.local import needs_yes
 from miniclaw.cli.prompt import WordCompleter
 from miniclaw.cli.rich_screen import Blocks, RichScreen, changes_of
-from miniclaw.cli.screen import State
+from miniclaw.cli.screen import Screen, State
+from miniclaw.gateway.command_table import read_command
+from miniclaw.gateway.protocol import CommandPayload
 from tests.support.agent import eventually, send
 from tests.support.claw import running_claw
 from tests.support.terminal import Terminal
@@ -146,6 +149,73 @@ def test_a_person_sees_where_they_are_is_asked_before_clearing_and_goes_on_after
         terminal.wait_for("›")
         terminal.type("\x04")
         assert terminal.exit_code() == 0
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_question_takes_commands_and_ends_when_it_is_settled_elsewhere(tmp_path: Path, term: str) -> None:
+    options = ("--data-dir", str(tmp_path / "d"))
+    with Terminal("chat", *options, env={**CLEVER, "TERM": term}) as terminal:
+        terminal.wait_for("›")
+        terminal.type("记住我住在杭州\r")
+        terminal.wait_for("›")
+        terminal.type("忘记我住在杭州\r")
+        terminal.wait_for("Allow?")
+        terminal.type("/approve apr_other always\r")
+        terminal.wait_for("Allow?")
+        terminal.type("/cancel\r")
+        terminal.wait_for("(stopped)")
+        terminal.wait_for("›")
+        terminal.type("忘记我住在杭州\r")
+        terminal.wait_for("Allow?")
+        assert "Denied" in chat("--resume", *options, text="/deny\n").stdout
+        terminal.wait_for("denied elsewhere")
+        terminal.wait_for("›")
+        terminal.type("忘记我住在杭州\r")
+        terminal.wait_for("Allow?")
+        terminal.type("/approve session\r")
+        terminal.wait_for("已经删除")
+        terminal.wait_for("›")
+        terminal.type("!clear  all\r")
+        terminal.wait_for("Clear this conversation?")
+        terminal.type("s\r")  # only yes is yes
+        terminal.wait_for("›")
+        terminal.type("/exit\r")
+        assert terminal.exit_code() == 0
+    assert "no longer sees" not in terminal.output
+
+
+def test_what_clears_is_asked_for_however_it_is_typed() -> None:
+    typed = ["/clear", "!clear", "/clear all", "/memories  clear", "!memories clear"]
+    assert all(needs_yes(command) for text in typed if (command := read_command(text)))
+    assert needs_yes(CommandPayload(name="memories", args={"query": "clear up"})) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "decision"),
+    [
+        ("Y", "once"),
+        ("是", "once"),
+        ("a", "always"),
+        ("", "deny"),
+        ("no", "deny"),
+        (None, "deny"),
+        ("/approve", "once"),
+        ("/approve session", "session"),
+        ("!approve id always", "always"),
+        ("/approve apr_id", "once"),
+        ("/approve other", None),
+        ("/approve id forever", None),
+        ("/deny", "deny"),
+        ("/deny other", None),
+        ("/cancel", "cancel"),
+        ("/sessions", None),
+        ("yess", None),
+    ],
+)
+def test_an_answer_to_a_question_means_one_thing_or_is_asked_for_again(
+    answer: str | None, decision: str | None
+) -> None:
+    assert Screen.decision(answer, {"short_id": "id", "approval_id": "apr_id"}) == decision
 
 
 def chat(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from miniclaw.cli.link import Link
-from miniclaw.cli.local import LOCAL, NEEDS_YES, run_local
+from miniclaw.cli.local import LOCAL, needs_yes, run_local
 from miniclaw.cli.screen import Screen, State
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.command_table import read_command
@@ -47,6 +47,9 @@ class Conversation:
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._end: asyncio.Future[dict[str, Any]] | None = None
         self._approvals: asyncio.Queue[dict[str, Any]] = asyncio.Queue(64)
+        self._unanswered: set[str] = set()
+        self._asked = ""
+        self._typing: asyncio.Task[str | None] | None = None
 
     @property
     def session_id(self) -> str | None:
@@ -131,12 +134,15 @@ class Conversation:
             raise ProtocolError(reply["code"], reply["message"])
         self.session_id = reply["session_id"]
         asking = asyncio.get_running_loop().create_task(self._ask_person())
+        asking.add_done_callback(self.reader_ended)
         try:
             end = await self._end
             self.state.count(end["data"].get("usage") or {})
             return end
         finally:
             asking.cancel()
+            self._unanswered.clear()
+            await self._stop_typing()
             self.state.phase = "idle"
             self.last_turn = self.turn_id or self.last_turn
             self.turn_id = self._end = None
@@ -148,15 +154,15 @@ class Conversation:
             ConfigError: it cannot be done.
             ProtocolError: the gateway refused it.
         """
-        if (question := NEEDS_YES.get(" ".join(line.split()))) and self._ask is not None:
+        command = read_command(line)
+        if command is not None and (question := needs_yes(command)) and self._ask is not None:
             self.screen.confirm(*question)
-            if self.screen.decision(await self._ask()) == "deny":
+            if self.screen.decision(await self._typed()) != "once":
                 return True
         shown = await run_local(self, line, args)
         if shown is not None:
             self.screen.note(shown)
             return True
-        command = read_command(line)
         if command is None:
             return False
         result = await self.in_session(command.name, command.args)
@@ -179,6 +185,12 @@ class Conversation:
     async def _on_event(self, payload: dict[str, Any]) -> None:
         name, data = payload["name"], payload["data"]
         self.state.phase = PHASES.get(name, self.state.phase)
+        if name == "approval.resolved":
+            self._unanswered.discard(data["approval_id"])
+        if self._asked not in self._unanswered or name in TERMINAL_EVENTS:
+            settled = await self._stop_typing()
+            if settled and name == "approval.resolved":
+                self.screen.settled(data["decision"])
         self.screen.show_event(payload)
         if name == "approval.requested":
             await self._on_approval(data)
@@ -192,22 +204,49 @@ class Conversation:
             args = {"approval_id": data["approval_id"], "unattended": True}
             await self._send("command", {"name": "deny", "args": args})
         elif not self._approvals.full():
+            self._unanswered.add(data["approval_id"])
             self._approvals.put_nowait(data)
 
     async def _ask_person(self) -> None:
         """Put questions to the person, one after the other, while the turn waits."""
         while True:
             data = await self._approvals.get()
-            self.screen.question(data)
-            try:
-                answer = self.screen.decision(await self._ask() if self._ask is not None else None)
-            except KeyboardInterrupt:  # Ctrl+C at the question ends the turn
-                await self.cancel()
-                continue
-            name, args = "deny", {"approval_id": data["approval_id"]}
-            if answer != "deny":
-                name, args["scope"] = "approve", answer
-            await self._send("command", {"name": name, "args": args})
+            self._asked = data["approval_id"]
+            if self._asked in self._unanswered:
+                self.screen.question(data)
+            while self._asked in self._unanswered:
+                self._typing = asyncio.get_running_loop().create_task(self._typed())
+                await asyncio.wait([self._typing])
+                if self._typing.cancelled():
+                    break
+                decision = self.screen.decision(self._typing.result(), data)
+                if decision is None:
+                    self.screen.choices()
+                    continue
+                self._unanswered.discard(self._asked)
+                args = {"approval_id": self._asked}
+                if decision == "cancel":
+                    await self.cancel()
+                elif decision == "deny":
+                    await self._send("command", {"name": "deny", "args": args})
+                else:
+                    await self._send("command", {"name": "approve", "args": {**args, "scope": decision}})
+
+    async def _typed(self) -> str | None:
+        """What a person types at a question; Ctrl+C there is `/cancel`, which a task of its own could not raise."""
+        assert self._ask is not None
+        try:
+            return await self._ask()
+        except KeyboardInterrupt:
+            return "/cancel"
+
+    async def _stop_typing(self) -> bool:
+        """Take the terminal back from a question that nobody needs to answer any more; whether there was one."""
+        if self._typing is None or self._typing.done():
+            return False
+        self._typing.cancel()
+        await asyncio.wait([self._typing])
+        return self._typing.cancelled()
 
     def _answer(self, reply_to: str | None, reply: dict[str, Any]) -> None:
         if reply.get("turn_id") and self._end is not None:

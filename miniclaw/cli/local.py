@@ -8,20 +8,26 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from miniclaw.errors import ConfigError, ProtocolError
+from miniclaw.gateway.protocol import CommandPayload
 
-__all__ = ["LOCAL", "NEEDS_YES", "run_local"]
+__all__ = ["LOCAL", "needs_yes", "run_local"]
 
 LOCAL: Final = {
     "exit": "leaves; so do exit, quit and Ctrl+D",
     "export": "writes the session as Markdown into a file: /export [FILE]",
     "trace": "shows what the last turn, or /trace TURN, did call by call",
 }
-NEEDS_YES: Final = {
-    "/clear": ("清空这次对话？", "Clear this conversation?"),
-    "/memories clear": ("忘记所有记忆？", "Forget all memories?"),
-}
 PAGE: Final = 1000
 LOOKS, LOOK_SECONDS = 10, 0.2
+
+
+def needs_yes(command: CommandPayload) -> tuple[str, str] | None:
+    """The question, in two languages, that comes before a command that clears; `None` for any other."""
+    if command.name == "clear":
+        return "清空这次对话？", "Clear this conversation?"
+    if command.name == "memories" and command.args.get("action") == "clear":
+        return "忘记所有记忆？", "Forget all memories?"
+    return None
 
 
 class Commanding(Protocol):

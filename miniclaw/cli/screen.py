@@ -7,14 +7,16 @@ import json
 import locale
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from miniclaw import __version__
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import memory_line
 from miniclaw.cli import HARMLESS
+from miniclaw.gateway.command_table import read_command
 from miniclaw.text import TURNING
 
 __all__ = ["HARMLESS", "JsonScreen", "Screen", "State", "is_capable"]
@@ -24,6 +26,12 @@ _TOLD = frozenset(
     " sessions skills stats timers tools".split()
 )
 """Commands that come to a sentence or rows of their own; of the others every value is shown."""
+
+_ANSWERS: Final = {
+    **dict.fromkeys(("y", "yes", "是"), "once"),
+    **{"s": "session", "a": "always"},
+    **dict.fromkeys(("", "n", "no", "不", "否"), "deny"),
+}
 
 
 @dataclass
@@ -147,18 +155,43 @@ class Screen:
     def question(self, data: dict[str, Any]) -> None:
         """Show a tool call that wants to be approved."""
         call = f"{data['tool']} {json.dumps(data['arguments'], ensure_ascii=False)}"
+        about = f"\n  {data['summary']}" if data.get("summary") else ""
+        self._line(f"? {call.translate(TURNING)}{about}")
+        self.choices()
+
+    def choices(self) -> None:
+        """Show what may be answered to the question of a tool call."""
         chinese, english = (
-            "允许吗？ [y] 这次 / [s] 本会话 / [a] 总是 / [n] 不",
-            ("Allow? [y] once / [s] this session / [a] always / [n] no"),
+            "允许吗？ [y] 这次 / [s] 本会话 / [a] 总是 / [n] 不 / /cancel 停止回答",
+            "Allow? [y] once / [s] this session / [a] always / [n] no / /cancel stops",
         )
-        about = f"  {data['summary']}\n" if data.get("summary") else ""
-        self._line(f"? {call.translate(TURNING)}\n{about}  {chinese if self._chinese else english}")
+        self._line(f"  {chinese if self._chinese else english}")
+
+    def settled(self, decision: str) -> None:
+        """Tell that a question ended without an answer of this terminal."""
+        chinese, english = {
+            "approved": ("别处同意了", "approved elsewhere"),
+            "expired": ("没有等到回答", "nobody answered in time, or the call was given up"),
+        }.get(decision, ("别处拒绝了", "denied elsewhere"))
+        self._dim(f"（{chinese}）" if self._chinese else f"({english})")
 
     @staticmethod
-    def decision(answer: str | None) -> str:
-        """What an answer means: once, session, always or, if it is anything else, deny."""
-        meanings = {"y": "once", "yes": "once", "s": "session", "a": "always", "是": "once"}
-        return meanings.get((answer or "").strip().lower(), "deny")
+    def decision(answer: str | None, question: Mapping[str, Any] | None = None) -> str | None:
+        """What an answer means: once, session, always, deny, or cancel of the turn; `None` = none of these.
+
+        An empty line and the end of input are no. `/approve` and `/deny` may name the `question`, but no other.
+        """
+        text = (answer or "").strip()
+        command = read_command(text)
+        if command is None:
+            return _ANSWERS.get(text.lower())
+        named = command.args.get("approval_id", "")
+        if named and named not in [(question or {}).get(name) for name in ("short_id", "approval_id")]:
+            return None
+        if command.name == "approve":
+            scope = command.args.get("scope", "once")
+            return scope if scope in _ANSWERS.values() else None
+        return command.name if command.name in ("deny", "cancel") else None
 
     def result(self, name: str, result: dict[str, Any]) -> None:
         """Show what a command came to."""

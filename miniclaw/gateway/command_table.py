@@ -241,7 +241,7 @@ def read_command(text: str) -> CommandPayload | None:
         second = "name" if word == "mcp" else "timer_id"
         args = dict(zip(("action", second), rest.split(maxsplit=1), strict=False))
     if word == "approve" and rest:
-        reference, *scope = rest.split()
+        reference, *scope = rest.split() if rest not in ("once", "session", "always") else ("", rest)
         args = {"approval_id": reference, **({"scope": scope[0]} if scope else {})}
     return CommandPayload(name=word, args=args)
 
