@@ -200,6 +200,10 @@ async def test_what_only_an_own_gateway_can_do_is_refused_when_one_is_running(tm
     async with server_process(tmp_path, env=ENV):
         done = await in_thread(tmp_path, "chat", "--once", "x", "--user-id", "bob", env=ENV)
         assert done.returncode == 1 and "--user-id" in done.stderr
+        for elsewhere in ([], ["--connect", "ws://127.0.0.1:1/"]):
+            options = ["--workspace", str(tmp_path), *elsewhere]
+            done = await in_thread(tmp_path, "chat", "--once", "x", *options, env=ENV)
+            assert done.returncode == 1 and "[users.owner] workspace" in done.stderr
         done = await in_thread(tmp_path, "chat", "--once", "x", "--model", "nope", env=ENV)
         assert done.returncode == 1 and "no model `nope`" in done.stderr
 

@@ -27,7 +27,8 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
     """Open a link and talk over it; returns the exit code."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")  # a pipe may hold anything
-    async with open_link(loaded, connect=args.connect, user_id=args.user_id) as (link, where, attached):
+    opening = open_link(loaded, connect=args.connect, user_id=args.user_id, workspace=args.workspace)
+    async with opening as (link, where, attached):
         interactive = args.once is None and sys.stdin.isatty()
         state = state_of(loaded, args)
         read_line: ReadLine = _read_line

@@ -59,20 +59,20 @@ class _SocketLink:
 
 @contextlib.asynccontextmanager
 async def open_link(
-    loaded: LoadedSettings, *, connect: str | None, user_id: str
+    loaded: LoadedSettings, *, connect: str | None, user_id: str, workspace: str | None = None
 ) -> AsyncIterator[tuple[Link, str, bool]]:
     """A link, a word on where it leads, and whether that is another process.
 
     With `connect` to that URL; else to the gateway that runs on the data directory; else to a gateway of
-    this process's own.
+    this process's own, which alone can have a `workspace` of this start.
 
     Raises:
-        ConfigError: the gateway cannot be reached or refuses the token.
+        ConfigError: the gateway cannot be reached, refuses the token, or has its own workspaces.
     """
     async with contextlib.AsyncExitStack() as stack:
         for left in reversed(range(ATTEMPTS)):
             try:
-                opened = await _open(stack, loaded, connect, user_id)
+                opened = await _open(stack, loaded, connect, user_id, workspace)
                 break
             except DirectoryBusy:
                 # Whoever has the directory may be about to listen, or to end.
@@ -83,7 +83,11 @@ async def open_link(
 
 
 async def _open(
-    stack: contextlib.AsyncExitStack, loaded: LoadedSettings, connect: str | None, user_id: str
+    stack: contextlib.AsyncExitStack,
+    loaded: LoadedSettings,
+    connect: str | None,
+    user_id: str,
+    workspace: str | None,
 ) -> tuple[Link, str, bool]:
     running = None if connect else RunDir(loaded.data_dir).running()
     if running is not None and running.gateway_port is None:
@@ -93,6 +97,10 @@ async def _open(
         )
     if running is not None and user_id != "owner":
         raise ConfigError("--user-id does not go with a gateway that is running; its tokens say who you are.")
+    if workspace and (connect or running is not None):
+        raise ConfigError(
+            f"--workspace does not go with a gateway that is running; set `[users.{user_id}] workspace` there."
+        )
     if connect or running is not None:
         configured = loaded.settings.gateway.token
         token = configured.get_secret_value() if configured else ""
