@@ -591,6 +591,7 @@ def test_every_typed_text_is_one_of_our_commands_or_none(mark: str, name: str, g
         ("/approve abc123", {"approval_id": "abc123"}),
         ("!approve abc123 always", {"approval_id": "abc123", "scope": "always"}),
         ("/approve  abc123   session  ", {"approval_id": "abc123", "scope": "session"}),
+        ("/approve always", {"scope": "always"}),
         ("/remember I like\ntea ", {"content": "I like\ntea"}),
         ("/remember\nI like tea", {"content": "I like tea"}),
         ("/ping and more", {}),

@@ -17,10 +17,11 @@ from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.cli.local import needs_yes
 from miniclaw.cli.prompt import WordCompleter
-from miniclaw.cli.rich_screen import Blocks, RichScreen, changes_of
+from miniclaw.cli.rich_screen import Blocks, RichScreen
 from miniclaw.cli.screen import Screen, State
 from miniclaw.gateway.command_table import read_command
 from miniclaw.gateway.protocol import CommandPayload
+from miniclaw.tools.changes import changes_of
 from tests.support.agent import eventually, send
 from tests.support.claw import running_claw
 from tests.support.terminal import Terminal
@@ -82,11 +83,18 @@ def test_a_write_is_shown_as_the_difference_that_it_makes(tmp_path: Path) -> Non
     lines = changes_of("write_file", {"path": "a.txt", "content": "one\nthree\n"}, tmp_path)
     assert [line for line in lines if line[0] in "+-"] == ["-two", "+three"]
     edit = {"path": "a.txt", "old_text": "x", "new_text": "y"}
-    assert changes_of("edit_file", edit, None)[1:] == ["-x", "+y"]
+    assert changes_of("edit_file", edit, tmp_path)[1:] == ["-x", "+y"]
     assert changes_of("write_file", {"path": "../a.txt", "content": "new"}, tmp_path)[1:] == ["+new"]
     assert changes_of("http_request", {"url": "x"}, tmp_path) == []
     long = changes_of("write_file", {"path": "b", "content": "x\n" * 500}, tmp_path)
     assert len(long) == 41 and long[-1] == "… 461"
+    lines = [f"line {n}" for n in range(9000)]
+    (tmp_path / "big").write_text("\n".join(lines), encoding="utf-8")
+    lines[8000] = "x" * 9999
+    (header, *shown) = changes_of("write_file", {"path": "big", "content": "\n".join(lines)}, tmp_path)
+    assert header == "@@ 7999 @@" and shown[2] == "-line 8000" and len(shown) == 6 and len(shown[3]) == 301
+    shown = changes_of("write_file", {"path": "big", "content": "z\n" * 3000}, tmp_path)
+    assert shown[1] == "-line 0" and "… 9000 → 3000" in shown and shown[-2] == "+z" and len(shown) == 41
 
 
 def test_commands_and_file_names_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -113,16 +113,24 @@ class ApprovalDesk:
         return bool(turn.message.get("asks", True)) and (until is None or self._clock() < until)
 
     async def ask(
-        self, turn: Turn, call: ToolCall, feed: TurnFeed, summary: str, *, goes_on: Callable[[], bool]
+        self,
+        turn: Turn,
+        call: ToolCall,
+        feed: TurnFeed,
+        summary: str,
+        *,
+        goes_on: Callable[[], bool],
+        changes: Sequence[str] = (),
     ) -> State:
         """Commit the question, show it with what the tool says of the call, and wait for the answer.
 
+        `approval.requested` tells the `changes` that a file would see, as lines of a difference, where there are any.
         `approval.resolved` tells the state as `decision`; of an approval also the `scope`: `once`, `session`, `always`.
         When the call is given up while its turn `goes_on`, the question is closed, and may be asked anew; else it stays.
         """
         try:
             approval = await until_stored(lambda: self._open(turn, call, summary))
-            return await self._answer(approval, feed, summary)
+            return await self._answer(approval, feed, summary, changes)
         except asyncio.CancelledError:
             if goes_on():
                 closing = asyncio.get_running_loop().create_task(self._give_up(turn, call, feed, summary))
@@ -138,13 +146,18 @@ class ApprovalDesk:
         self._summaries.pop(approval.approval_id, None)
         feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state})
 
-    async def _answer(self, approval: Approval, feed: TurnFeed, summary: str) -> State:
+    async def _answer(
+        self, approval: Approval, feed: TurnFeed, summary: str, changes: Sequence[str]
+    ) -> State:
         if approval.state != "asked":
             return approval.state
         self._summaries[approval.approval_id] = summary  # for one that is asked again after a restart
         waiter = self._waiting.setdefault(approval.approval_id, asyncio.get_running_loop().create_future())
-        again, scope = {"again": True} if approval.again else {}, ""
-        feed.emit("approval.requested", {**approval.to_dict(), **again})
+        more: dict[str, Any] = {"again": True} if approval.again else {}
+        scope = ""
+        if changes:
+            more["changes"] = list(changes)
+        feed.emit("approval.requested", {**approval.to_dict(), **more})
         try:
             # The clock may be set back.
             left = min(approval.expires_at - self._clock(), self._settings.timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from miniclaw.session.history import INTERRUPTED
 from miniclaw.session.models import Turn
 from miniclaw.session.ports import Turns
 from miniclaw.tools.base import DescribesCall, Risk, Tool
+from miniclaw.tools.changes import changes_of
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.foreign import contained, is_cancelled, tasks_contained
 
@@ -97,7 +98,9 @@ class TurnGate:
         unattended = (UNATTENDED_EXACT if tool.asks_always else UNATTENDED).format(tool=tool.name)
         if not self._desk.is_attended(self._turn):
             return unattended
-        state = await self._ask(call, partial(self._describe, tool, call))
+        place = self._context.workspace
+        changes = await asyncio.to_thread(changes_of, tool.name, call.arguments or {}, place)
+        state = await self._ask(call, partial(self._describe, tool, call), [*map(plain_text, changes)])
         if state == "approved":
             return None
         if state == "unattended":
@@ -114,12 +117,16 @@ class TurnGate:
 
         return await self._ask(ToolCall.of(new_id("ask"), about, shown), said) == "approved"
 
-    async def _ask(self, call: ToolCall, describe: Callable[[], Awaitable[str]]) -> str:
+    async def _ask(
+        self, call: ToolCall, describe: Callable[[], Awaitable[str]], changes: Sequence[str] = ()
+    ) -> str:
         async with self._asking:  # a person answers one question after another
             self.pause(True)
             try:
                 summary = await describe()
-                return await self._desk.ask(self._turn, call, self._feed, summary, goes_on=self._goes_on)
+                return await self._desk.ask(
+                    self._turn, call, self._feed, summary, goes_on=self._goes_on, changes=changes
+                )
             finally:
                 self.pause(False)
 

@@ -38,7 +38,7 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
 
             prompt = Prompt(state, [(n, c.about) for n, c in COMMANDS.items()] + [*LOCAL.items()])
             read_line = prompt.read
-        screen = _screen(args, state)
+        screen = _screen(args)
         conversation = Conversation(link, screen, args.allow, state, ask=prompt.ask if prompt else None)
         reader = asyncio.get_running_loop().create_task(conversation.read())
         reader.add_done_callback(conversation.reader_ended)
@@ -97,14 +97,14 @@ def state_of(loaded: LoadedSettings, args: argparse.Namespace) -> State:
     return State(Path.cwd(), workspace)
 
 
-def _screen(args: argparse.Namespace, state: State) -> Screen:
+def _screen(args: argparse.Namespace) -> Screen:
     """JSON for programs, rendered Markdown for a person at a terminal that can do it, else plain text."""
     if args.json:
         return Screen(quiet=True) if args.once is not None else JsonScreen()
     if args.once is None and sys.stdin.isatty() and sys.stdout.isatty() and is_capable():
         from miniclaw.cli.rich_screen import RichScreen
 
-        return RichScreen(workspace=state.workspace_root)
+        return RichScreen()
     return Screen()
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from rich.console import Console
 from rich.live import Live
@@ -15,9 +13,8 @@ from rich.text import Text
 from miniclaw.cli.screen import HARMLESS, Screen
 from miniclaw.text import TURNING
 
-__all__ = ["Blocks", "RichScreen", "changes_of"]
+__all__ = ["Blocks", "RichScreen"]
 
-DIFF_LINES: Final = 40
 _FENCE: Final = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ITEM: Final = re.compile(r" {0,3}([-+*]|\d{1,9}[.)])( |$)")
 
@@ -80,24 +77,17 @@ class Blocks:
 
 
 class RichScreen(Screen):
-    """Shows a reply as rendered Markdown: finished blocks stay, the open one is plain until it ends.
+    """Shows a reply as rendered Markdown: finished blocks stay, the open one is plain until it ends."""
 
-    Args:
-        workspace: where file tools work, if that is this machine; for the difference that a write makes.
-    """
-
-    def __init__(self, *, workspace: Path | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._console = Console(highlight=False, soft_wrap=False)
-        self._workspace = workspace
         self._blocks = Blocks()
         self._live: Live | None = None
 
-    def question(self, data: dict[str, Any]) -> None:
-        super().question(data)
-        for line in changes_of(data["tool"], data["arguments"], self._workspace):
-            style = {"+": "green", "-": "red", "@": "cyan"}.get(line[0], "")
-            self._console.print(Text(line.translate(HARMLESS).translate(TURNING), style=style))
+    def _change(self, line: str) -> None:
+        style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
+        self._console.print(Text(line.translate(HARMLESS).translate(TURNING), style=style))
 
     def close(self) -> None:
         self._hide_open()  # which shows the cursor again
@@ -143,32 +133,3 @@ class RichScreen(Screen):
         if self._live is not None:
             self._live.stop()
             self._live = None
-
-
-def changes_of(tool: str, arguments: dict[str, Any], workspace: Path | None) -> list[str]:
-    """The difference that a call of a file tool would make, at most 40 lines of it; none for other tools."""
-    if tool == "edit_file":
-        old, new = arguments.get("old_text"), arguments.get("new_text")
-    elif tool == "write_file":
-        old, new = _now(workspace, arguments.get("path")), arguments.get("content")
-    else:
-        return []
-    if not isinstance(old, str) or not isinstance(new, str):
-        return []
-    found = difflib.unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2)
-    lines = [line for line in found if not line.startswith(("---", "+++"))]
-    more = len(lines) - DIFF_LINES
-    return [*lines[:DIFF_LINES], *([f"… {more}"] if more > 0 else [])]
-
-
-def _now(workspace: Path | None, path: object) -> str:
-    """What stands in the file now, as far as it can be read; nothing for a new one."""
-    from miniclaw.errors import ToolError
-    from miniclaw.tools.workspace import Workspace
-
-    if workspace is None or not isinstance(path, str):
-        return ""
-    try:
-        return Workspace(workspace).read(path).decode("utf-8", "replace")
-    except ToolError:
-        return ""

@@ -157,7 +157,12 @@ class Screen:
         call = f"{data['tool']} {json.dumps(data['arguments'], ensure_ascii=False)}"
         about = f"\n  {data['summary']}" if data.get("summary") else ""
         self._line(f"? {call.translate(TURNING)}{about}")
+        for line in data.get("changes") or ():
+            self._change(line)
         self.choices()
+
+    def _change(self, line: str) -> None:
+        self._line(line.translate(TURNING))
 
     def choices(self) -> None:
         """Show what may be answered to the question of a tool call."""

@@ -241,8 +241,8 @@ def read_command(text: str) -> CommandPayload | None:
         second = "name" if word == "mcp" else "timer_id"
         args = dict(zip(("action", second), rest.split(maxsplit=1), strict=False))
     if word == "approve" and rest:
-        reference, *scope = rest.split() if rest not in ("once", "session", "always") else ("", rest)
-        args = {"approval_id": reference, **({"scope": scope[0]} if scope else {})}
+        names = ("scope",) if rest in ("once", "session", "always") else ("approval_id", "scope")
+        args = dict(zip(names, rest.split(), strict=False))
     return CommandPayload(name=word, args=args)
 
 
