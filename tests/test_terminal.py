@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,10 +22,12 @@ from miniclaw.cli.prompt import WordCompleter
 from miniclaw.cli.rich_screen import Blocks, RichScreen
 from miniclaw.cli.screen import Screen, State
 from miniclaw.gateway.command_table import read_command
-from miniclaw.gateway.protocol import CommandPayload
+from miniclaw.gateway.protocol import CommandPayload, new_id
 from miniclaw.tools.changes import changes_of
-from tests.support.agent import eventually, send
-from tests.support.claw import running_claw
+from tests.support.agent import eventually, outcome, send
+from tests.support.claw import TOKEN, running_claw, server_process
+from tests.support.core import command_message
+from tests.support.model import FakeModel, Message, Reply
 from tests.support.terminal import Terminal
 from tests.test_cli import ENV
 
@@ -231,6 +235,67 @@ def chat(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, input=text, env={**ENV}, capture_output=True, encoding="utf-8", timeout=60, check=False
     )
+
+
+async def test_a_terminal_that_is_attached_shows_the_same_as_one_with_a_gateway_of_its_own(
+    tmp_path: Path,
+) -> None:
+    data, place = tmp_path / "d", tmp_path / "d" / "users" / "owner" / "workspace"
+    place.mkdir(parents=True)
+    (place / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
+    write = [("write_file", {"path": "a.txt", "content": "one\nthree\n"})]
+
+    def script(messages: list[Message], number: int) -> Reply:
+        return {"text": "written"} if messages[-1]["role"] == "tool" else {"calls": write}
+
+    def talk(*arguments: str) -> list[str]:
+        env = {**CLEVER, "TERM": "dumb", "OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x"}
+        with Terminal("chat", *arguments, env={**env, "MINICLAW_TOKEN": TOKEN}, columns=200) as terminal:
+            terminal.wait_for("›")
+            terminal.type("go\r")
+            terminal.wait_for("Allow?")
+            terminal.type("n\r")
+            terminal.wait_for("written")
+            terminal.wait_for("›")
+            terminal.type("/trace\r")
+            terminal.wait_for("total  2 model calls")
+            terminal.type("exit\r")
+            assert terminal.exit_code() == 0
+        assert "\x1b" not in terminal.output
+        return [line.strip() for line in terminal.output.splitlines()]
+
+    async with FakeModel(script) as model:
+        own = await asyncio.to_thread(talk, "--data-dir", str(data))
+        env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x"}
+        async with server_process(data, env=env) as server:
+            url = f"ws://127.0.0.1:{server.gateway_port}/"
+            attached = await asyncio.to_thread(talk, "--data-dir", str(data))
+            far = await asyncio.to_thread(talk, "--data-dir", str(tmp_path / "other"), "--connect", url)
+    shown = [f"workspace: {place}", f"memory: {data}/users/owner/memory (0)", "-two", "+three"]
+    for lines in (own, attached, far):
+        assert "fake-chat" in lines[0] and [line for line in lines if line in shown] == shown
+    assert f"gateway: {url}" in attached and f"gateway: {url}" in far
+
+
+async def test_a_user_is_told_of_their_own_places_and_turns_alone(tmp_path: Path) -> None:
+    async with running_claw(tmp_path) as claw:
+        for user in ("bob", "ann"):
+            await claw.identities.add(user)
+        turn = (await send(claw, "1+1", user_id="bob")).turn_id
+        await outcome(claw, turn)
+
+        async def command(user: str, name: str, **args: str) -> dict[str, Any]:
+            inbound = command_message(name, msg_id=new_id("msg"), user_id=user)
+            payload = CommandPayload(name=name, args=args)
+            receipt = await claw.router.route(inbound.model_copy(update={"payload": payload}))
+            return receipt.result or {"code": receipt.code}
+
+        assert (await command("bob", "trace", turn_id=str(turn)))["records"][0]["kind"] == "model"
+        for user, wanted in (("ann", str(turn)), ("owner", str(turn)), ("bob", "*"), ("bob", "../x")):
+            assert await command(user, "trace", turn_id=wanted) == {"code": "turn_not_found"}
+        told = await command("bob", "about")
+        assert (told["workspace"], told["memory"]) == ("users/bob/workspace", "users/bob/memory")
+        assert (await command("owner", "about"))["memory"] == str(tmp_path / "users/owner/memory")
 
 
 def test_piped_lines_with_json_are_events_a_line(tmp_path: Path) -> None:

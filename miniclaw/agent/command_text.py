@@ -24,6 +24,7 @@ _SENTENCES: Final = {
     "delete": "会话已删除。/ Deleted: {session_id}",
     "compact": "已压缩 {messages} 条消息。/ {messages} messages were summarised.",
     "ping": "pong {time}",
+    "about": "miniclaw {version} · {user_id} · {model} · workspace: {workspace} · memory: {memory} ({memories})",
 }
 _LISTS: Final = {
     "sessions": ("sessions", "{session_id}  {title} ({updated_at:.16})"),
@@ -32,6 +33,7 @@ _LISTS: Final = {
     "mcp": ("servers", "{name}: {state} {version} {error}"),
     "history": ("messages", "{role}: {content}"),
     "users": ("users", "{user_id} ({role})"),
+    "trace": ("records", "{kind} {name}{model}: {input_tokens} + {output_tokens}, {ms} ms"),
     "timers": ("timers", "{timer_id}  {schedule} → {next_local}: {text}"),
 }
 

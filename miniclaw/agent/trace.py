@@ -26,7 +26,7 @@ from miniclaw.session.models import Turn, Usage
 from miniclaw.settings import TraceSettings
 from miniclaw.tools.base import ToolResult
 
-__all__ = ["TraceStore", "TurnTrace"]
+__all__ = ["TraceStore", "TurnTrace", "find_trace", "read_trace"]
 
 logger = logging.getLogger(__name__)
 _encode = json.JSONEncoder(ensure_ascii=False, default=str).encode
@@ -43,6 +43,27 @@ DYNAMIC_LAYERS: Final = frozenset({"summary", "memory", "hint", "date"})
 
 
 _MEMORY_ID: Final = re.compile(r"mem_[a-z0-9]{1,64}")
+
+
+def find_trace(directory: Path, turn_id: str | None) -> Path | None:
+    """The file of a turn, or the newest of all; `None` = there is none."""
+    if turn_id is not None and not re.fullmatch(r"\w+", turn_id):
+        return None
+    for day in sorted(directory.glob("????-??-??"), reverse=True):
+        if found := list(day.glob(f"{turn_id or '*'}.jsonl")):
+            return max(found, key=lambda path: path.stat().st_mtime_ns)
+    return None
+
+
+def read_trace(path: Path) -> list[dict[str, Any]]:
+    """The records; a last line that a crash cut off is left out."""
+    records = []
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue
+    return records
 
 
 class TraceStore:
@@ -90,6 +111,16 @@ class TraceStore:
                 self._flush()
             if self._writing is not None:
                 await asyncio.wait([self._writing])
+
+    async def read(self, turn_id: str) -> list[dict[str, Any]]:
+        """The records of a turn that was run here, after they are written; none of one without a trace."""
+        while self._writing is not None or any(one == turn_id for one, _ in self._waiting):
+            if self._writing is None:
+                self._flush()
+            elif self._writing is not None:
+                await asyncio.wait([self._writing])
+        path = await asyncio.to_thread(find_trace, self._directory, turn_id)
+        return await asyncio.to_thread(read_trace, path) if path is not None else []
 
     def _flush(self) -> None:
         self._timer = None

@@ -49,8 +49,9 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
             if args.once is not None:
                 return await once(conversation, readable(args.once), as_json=args.json)
             if prompt is not None:
-                prompt.remember(await conversation.introduce(where, args.user_id, loaded.data_dir))
-            return await _talk(conversation, read_line, args)
+                home, gateway = (Path(), where) if attached else (loaded.data_dir, None)
+                prompt.remember(await conversation.introduce(home, gateway))
+            return await _talk(conversation, read_line)
         finally:
             reader.cancel()
             screen.close()
@@ -64,7 +65,7 @@ def readable(text: str) -> str:
     return plain_text(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
 
 
-async def _talk(conversation: Conversation, read_line: ReadLine, args: argparse.Namespace) -> int:
+async def _talk(conversation: Conversation, read_line: ReadLine) -> int:
     """Read lines until the user leaves. Ctrl+C ends the turn first and the program next."""
     failed = False
     while True:
@@ -77,7 +78,7 @@ async def _talk(conversation: Conversation, read_line: ReadLine, args: argparse.
         if not (line := readable(line)).strip():
             continue
         try:
-            if await conversation.carry_out(line.strip(), args):
+            if await conversation.carry_out(line.strip()):
                 continue
             end = await interruptible(conversation, line[1:] if line.startswith("//") else line)
             failed = end["name"] == "turn.failed"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -39,7 +38,6 @@ class Conversation:
         self.screen = screen
         self.state = state
         self.turn_id: str | None = None
-        self.last_turn: str | None = None
         self._link = link
         self._allow = frozenset(allow)
         self._ask = ask
@@ -60,12 +58,19 @@ class Conversation:
     def session_id(self, value: str | None) -> None:
         self.state.session_id = value
 
-    async def introduce(self, where: str, user_id: str, data_dir: Path) -> list[str]:
-        """Show who is there and with what; returns what the person said before in this session."""
+    async def introduce(self, home: Path, gateway: str | None) -> list[str]:
+        """Show who is there and with what; returns what the person said before in this session.
+
+        Args:
+            home: what places that the gateway tells are relative to.
+            gateway: the URL of a gateway that is another process.
+        """
+        told = await self.command("about")
+        self.state.model = told["model"]
+        if gateway is not None:
+            self.state.workspace_root = Path(told["workspace"]) if told["workspace"] else None
         tools = (await self.command("tools"))["tools"]
-        memories = await self.command("memories", {"limit": 1})
-        self.state.model = self.state.model or where
-        self.screen.banner(where, user_id, self.state, data_dir, len(tools), memories.get("total", 0))
+        self.screen.banner(told, self.state, home, len(tools), gateway)
         if self.session_id is None:
             return []
         found = await self.command("history", {"session_id": self.session_id, "limit": 200})
@@ -144,10 +149,9 @@ class Conversation:
             self._unanswered.clear()
             await self._stop_typing()
             self.state.phase = "idle"
-            self.last_turn = self.turn_id or self.last_turn
             self.turn_id = self._end = None
 
-    async def carry_out(self, line: str, args: argparse.Namespace) -> bool:
+    async def carry_out(self, line: str) -> bool:
         """Carry out a line that is a command; whether it is one.
 
         Raises:
@@ -159,7 +163,7 @@ class Conversation:
             self.screen.confirm(*question)
             if self.screen.decision(await self._typed()) != "once":
                 return True
-        shown = await run_local(self, line, args)
+        shown = await run_local(self, line)
         if shown is not None:
             self.screen.note(shown)
             return True

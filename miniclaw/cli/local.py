@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from miniclaw.cli.trace_command import table
 from miniclaw.errors import ConfigError, ProtocolError
 from miniclaw.gateway.protocol import CommandPayload
 
@@ -15,10 +14,8 @@ __all__ = ["LOCAL", "needs_yes", "run_local"]
 LOCAL: Final = {
     "exit": "leaves; so do exit, quit and Ctrl+D",
     "export": "writes the session as Markdown into a file: /export [FILE]",
-    "trace": "shows what the last turn, or /trace TURN, did call by call",
 }
 PAGE: Final = 1000
-LOOKS, LOOK_SECONDS = 10, 0.2
 
 
 def needs_yes(command: CommandPayload) -> tuple[str, str] | None:
@@ -34,14 +31,13 @@ class Commanding(Protocol):
     """What is needed of a conversation."""
 
     session_id: str | None
-    last_turn: str | None
 
     async def command(self, name: str, args: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a command and return its result."""
         ...
 
 
-async def run_local(conversation: Commanding, line: str, args: argparse.Namespace) -> str | None:
+async def run_local(conversation: Commanding, line: str) -> str | None:
     """Carry out a local command and return what to show; `None` when the line is none.
 
     Raises:
@@ -52,21 +48,8 @@ async def run_local(conversation: Commanding, line: str, args: argparse.Namespac
     if word == "/export":
         return await _export(conversation, rest.strip())
     if word == "/trace":
-        if args.connect:
-            raise ConfigError("Traces are on the gateway's machine; run `miniclaw trace` there.")
-        from miniclaw.cli import trace_command
-
-        turn = rest.strip() or conversation.last_turn
-        given = argparse.Namespace(**{**vars(args), "turn": turn, "prompt": False, "json": False})
-        for left in reversed(range(LOOKS)):
-            try:
-                trace_command.run(given)
-                break
-            except ConfigError:
-                if not left:
-                    raise
-                await asyncio.sleep(LOOK_SECONDS)  # it is written behind the answer
-        return ""
+        found = await conversation.command("trace", {"turn_id": rest.strip()} if rest.strip() else {})
+        return table(found["records"])
     return None
 
 

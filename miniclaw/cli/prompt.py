@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import create_app_session
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output.plain_text import PlainTextOutput
 
-from miniclaw.cli.screen import State
+from miniclaw.cli.screen import State, is_capable
 
 __all__ = ["Prompt", "WordCompleter"]
 
@@ -34,6 +38,12 @@ class WordCompleter(Completer):
             yield from self._paths.get_completions(Document(word, len(word)), complete_event)
 
 
+def _session(message: str, **options: Any) -> PromptSession[str]:
+    """A prompt; on a terminal that cannot be drawn on without the controls that it shows a cursor by."""
+    with create_app_session(output=None if is_capable() else PlainTextOutput(sys.stdout)):
+        return PromptSession(message, **options)
+
+
 class Prompt:
     """Reads what a person types; Alt+Enter begins a further line.
 
@@ -50,7 +60,7 @@ class Prompt:
             event.current_buffer.insert_text("\n")
 
         self._history = InMemoryHistory()  # a file would keep what a deleted session said
-        self._session: PromptSession[str] = PromptSession(
+        self._session = _session(
             "› ",
             history=self._history,
             completer=WordCompleter(commands),
@@ -74,9 +84,7 @@ class Prompt:
 
     async def ask(self) -> str | None:
         """The answer to a question, which is not remembered."""
-        from prompt_toolkit import PromptSession
-
-        once: PromptSession[str] = PromptSession("? ", history=InMemoryHistory())
+        once = _session("? ", history=InMemoryHistory())
         try:
             return await once.prompt_async()
         except EOFError:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from miniclaw import __version__
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import memory_line
 from miniclaw.cli import HARMLESS
@@ -22,8 +21,8 @@ from miniclaw.text import TURNING
 __all__ = ["HARMLESS", "JsonScreen", "Screen", "State", "is_capable"]
 
 _TOLD = frozenset(
-    "approve cancel clear compact delete deny forget fork help mcp memories model new remember rename resume"
-    " sessions skills stats timers tools".split()
+    "about approve cancel clear compact delete deny forget fork help mcp memories model new remember rename"
+    " resume sessions skills stats timers tools trace".split()
 )
 """Commands that come to a sentence or rows of their own; of the others every value is shown."""
 
@@ -82,34 +81,29 @@ class Screen:
             sys.stdout.reconfigure(
                 errors="replace"
             )  # a console of another encoding shows ? instead of failing
-        self._color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        self._color = sys.stdout.isatty() and is_capable() and "NO_COLOR" not in os.environ
         asked = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))  # in the order of POSIX
         language = next(filter(None, asked), None) or locale.getlocale()[0] or ""
         self._chinese = language.lower().startswith(("zh", "chinese"))
         self._column = 0
 
     def banner(
-        self, where: str, user_id: str, state: State, data_dir: Path, tools: int, memories: int
+        self, told: Mapping[str, Any], state: State, home: Path, tools: int, gateway: str | None
     ) -> None:
-        """Who is there, with what, and how to leave."""
+        """Who is there, with what, and how to leave; `told` is what the command `about` came to."""
         leave = (
             "Ctrl+C 停止回答，再按一次退出；/help 看命令"
             if self._chinese
             else "Ctrl+C stops, twice leaves; /help"
         )
-        self._line(f"miniclaw {__version__} · {user_id} · {where} · {leave}")
-        names = (
-            ("目录", "工作区", "记忆", "工具") if self._chinese else ("cwd", "workspace", "memory", "tools")
-        )
-        rows = [(names[0], str(state.cwd))]
-        if state.workspace_root is not None:
-            rows.append((names[1], str(state.workspace_root)))
-            rows.append((names[2], f"{data_dir / 'users' / user_id / 'memory'} ({memories})"))
-        else:
-            rows.append((names[2], str(memories)))
-        rows.append((names[3], str(tools)))
-        for name, value in rows:
-            self._dim(f"  {name}: {value}")
+        self._line(f"miniclaw {told['version']} · {told['user_id']} · {state.model} · {leave}")
+        names = ("目录", "工作区", "记忆", "工具", "网关")
+        if not self._chinese:
+            names = ("cwd", "workspace", "memory", "tools", "gateway")
+        memory = f"{home / told['memory']} ({told['memories']})"
+        for name, value in zip(names, (state.cwd, state.workspace_root, memory, tools, gateway), strict=True):
+            if value is not None:
+                self._dim(f"  {name}: {value}")
 
     def show_event(self, payload: dict[str, Any]) -> None:
         """Show one event of the turn, from its payload."""

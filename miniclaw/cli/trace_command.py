@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from miniclaw.cli import say
 from miniclaw.errors import ConfigError
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "run", "table"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,52 +22,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the records of a turn."""
+    from miniclaw.agent.trace import find_trace, read_trace
     from miniclaw.cli.start import load
 
-    records = _read(_find(load(args).data_dir / "traces", args.turn))
+    directory = load(args).data_dir / "traces"
+    path = find_trace(directory, args.turn)
+    if path is None:
+        name = f"of turn `{args.turn}`" if args.turn else "yet"
+        raise ConfigError(
+            f"There is no trace {name} in `{directory}`; is `trace.enabled` off, or the turn too old?"
+        )
+    records = read_trace(path)
     if args.json:
         for record in records:
             say(json.dumps(record, ensure_ascii=False))
         return 0
     head = records[0] if records else {}
     say(f"turn {head.get('turn_id')} of session {head.get('session_id')}, user {head.get('user_id')}")
-    say(f"{'call':6} {'name':28} {'purpose':9} {'in':>8} {'out':>7} {'cost $':>9} {'ms':>7}  what")
-    for record in records:
-        if record["kind"] != "prompt":
-            say(_row(record))
-    _print_total([record for record in records if record["kind"] == "model"])
+    say(table(records))
     if args.prompt:
         _print_prompts([record for record in records if record["kind"] == "prompt"])
     return 0
 
 
-def _find(directory: Path, turn: str | None) -> Path:
-    """The file of a turn.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if turn is not None and not re.fullmatch(r"\w+", turn):
-        raise ConfigError(f"`{turn}` is no turn's id.")
-    for day in sorted(directory.glob("????-??-??"), reverse=True):
-        found = list(day.glob(f"{turn or '*'}.jsonl"))
-        if found:
-            return max(found, key=lambda path: path.stat().st_mtime_ns)
-    name = f"of turn `{turn}`" if turn else "yet"
-    raise ConfigError(
-        f"There is no trace {name} in `{directory}`; is `trace.enabled` off, or the turn too old?"
-    )
-
-
-def _read(path: Path) -> list[dict[str, Any]]:
-    """The records; a last line that a crash cut off is left out."""
-    records = []
-    for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue
-    return records
+def table(records: Sequence[dict[str, Any]]) -> str:
+    """Every call in a line, and what they took together."""
+    head = f"{'call':6} {'name':28} {'purpose':9} {'in':>8} {'out':>7} {'cost $':>9} {'ms':>7}  what"
+    rows = [_row(record) for record in records if record["kind"] != "prompt"]
+    return "\n".join([head, *rows, _total([record for record in records if record["kind"] == "model"])])
 
 
 def _row(record: dict[str, Any]) -> str:
@@ -90,13 +71,13 @@ def _money(cost: Any) -> str:
     return f"{cost:.6f}" if isinstance(cost, int | float) else "unknown"
 
 
-def _print_total(calls: list[dict[str, Any]]) -> None:
+def _total(calls: list[dict[str, Any]]) -> str:
     costs = [record["cost"] for record in calls]
     known = all(isinstance(cost, int | float) for cost in costs)
     total = {name: sum(record[name] for record in calls) for name in ("input_tokens", "output_tokens", "ms")}
     cost = _money(sum(costs)) if known else "unknown"
     left = f"{'total':6} {f'{len(calls)} model calls':28} {'':9} {total['input_tokens']:>8}"
-    say(f"{left} {total['output_tokens']:>7} {cost:>9} {total['ms']:>7}")
+    return f"{left} {total['output_tokens']:>7} {cost:>9} {total['ms']:>7}"
 
 
 def _print_prompts(prompts: list[dict[str, Any]]) -> None:

@@ -79,6 +79,12 @@ class Cancel(Args):
     session_id: str | None = None
 
 
+class Trace(Args):
+    """A turn; the last one of the session when left out."""
+
+    turn_id: str | None = None
+
+
 class Approve(Args):
     """Yes to a question, and for how long; the only one of the session when left out."""
 
@@ -187,6 +193,7 @@ class Command:
 COMMANDS: Final[dict[str, Command]] = {
     "ping": Command(Args, "tells that the gateway is there"),
     "help": Command(Args, "lists the commands"),
+    "about": Command(Args, "tells version, model, workspace and where your memories are"),
     "new": Command(Args, "begins a new session", changes=True),
     "sessions": Command(Sessions, "lists your sessions, or finds a text in them", text="query"),
     "rename": Command(Rename, "gives the session a title", changes=True, text="title"),
@@ -208,6 +215,7 @@ COMMANDS: Final[dict[str, Command]] = {
         Mcp, "lists the MCP servers; `reload`, `enable NAME`, `disable NAME` (admins)", text="action"
     ),
     "stats": Command(Args, "shows the tokens that you used and their cost"),
+    "trace": Command(Trace, "shows what the last turn, or that of an id, did call by call", text="turn_id"),
     "memories": Command(Memories, "lists or searches your memories; `clear` removes all", text="query"),
     "remember": Command(Remember, "saves a memory", changes=True, text="content"),
     "forget": Command(Forget, "deletes a memory", changes=True, text="memory_id"),

@@ -12,6 +12,7 @@ from miniclaw.agent.patience import until_stored
 from miniclaw.agent.providers import Ask
 from miniclaw.agent.turn import TurnRunner
 from miniclaw.errors import ConfigError, ProtocolError
+from miniclaw.gateway.about import about, trace_of
 from miniclaw.gateway.command_table import (
     COMMANDS,
     ENTERING,
@@ -32,6 +33,7 @@ from miniclaw.gateway.command_table import (
     Skills,
     TimerArgs,
     Tools,
+    Trace,
     Users,
     validate,
 )
@@ -132,6 +134,18 @@ class Commands:
 
     async def _help(self, inbound: Inbound, args: Args) -> dict[str, Any]:
         return {"commands": [{"name": name, "about": c.about} for name, c in COMMANDS.items()]}
+
+    async def _about(self, inbound: Inbound, args: Args) -> dict[str, Any]:
+        session = await self._session(inbound, None) if inbound.session_id else None
+        return await about(self._c, _user(inbound), _scope(inbound), session)
+
+    async def _trace(self, inbound: Inbound, args: Trace) -> dict[str, Any]:
+        turn_id = args.turn_id
+        if turn_id is None:
+            session = await self._session(inbound, None)
+            page = await self._c.sessions.storage.load(session.session_id, last=1)
+            turn_id = page.messages[-1].turn_id if page and page.messages else ""
+        return await trace_of(self._c, _user(inbound), turn_id or "")
 
     async def _new(self, inbound: Inbound, args: Args) -> dict[str, Any]:
         if inbound.conversation is not None:
