@@ -171,6 +171,7 @@ def test_a_question_takes_commands_and_ends_when_it_is_settled_elsewhere(tmp_pat
         terminal.type("记住我住在杭州\r")
         terminal.wait_for("›")
         terminal.type("忘记我住在杭州\r")
+        terminal.wait_for("[waiting_approval]")
         terminal.wait_for("Allow?")
         terminal.type("/approve apr_other always\r")
         terminal.wait_for("Allow?")
@@ -235,6 +236,38 @@ def chat(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, input=text, env={**ENV}, capture_output=True, encoding="utf-8", timeout=60, check=False
     )
+
+
+@pytest.mark.parametrize(
+    ("term", "shown"),
+    [("xterm", ["… 1 s · running", "idle · fake-chat"]), ("dumb", ["[running]", "[idle · fake-chat"])],
+)
+async def test_a_model_that_is_silent_is_seen_to_be_at_work(
+    tmp_path: Path, term: str, shown: list[str]
+) -> None:
+    loop, seen = asyncio.get_running_loop(), asyncio.Event()
+
+    async def script(messages: list[Message], number: int) -> Reply:
+        await seen.wait()
+        return {"text": "at last"}
+
+    def talk() -> None:
+        env = {**CLEVER, "TERM": term, "OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x"}
+        with Terminal("chat", "--data-dir", str(tmp_path), env=env, columns=40) as terminal:
+            terminal.wait_for("›")
+            terminal.type("go\r")
+            terminal.wait_for(shown[0])
+            loop.call_soon_threadsafe(seen.set)
+            terminal.wait_for("at last")
+            terminal.wait_for(shown[1])
+            terminal.type("/compact\r")
+            terminal.wait_for("running")
+            terminal.wait_for(" messages were summarised")
+            terminal.type("exit\r")
+            assert terminal.exit_code() == 0
+
+    async with FakeModel(script) as model:
+        await asyncio.to_thread(talk)
 
 
 async def test_a_terminal_that_is_attached_shows_the_same_as_one_with_a_gateway_of_its_own(

@@ -102,11 +102,12 @@ def _screen(args: argparse.Namespace) -> Screen:
     """JSON for programs, rendered Markdown for a person at a terminal that can do it, else plain text."""
     if args.json:
         return Screen(quiet=True) if args.once is not None else JsonScreen()
-    if args.once is None and sys.stdin.isatty() and sys.stdout.isatty() and is_capable():
+    watched = args.once is None and sys.stdin.isatty() and sys.stdout.isatty()
+    if watched and is_capable():
         from miniclaw.cli.rich_screen import RichScreen
 
         return RichScreen()
-    return Screen()
+    return Screen(watched=watched)
 
 
 async def _read_line() -> str | None:

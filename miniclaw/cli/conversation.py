@@ -11,7 +11,7 @@ from miniclaw.cli.link import Link
 from miniclaw.cli.local import LOCAL, needs_yes, run_local
 from miniclaw.cli.screen import Screen, State
 from miniclaw.errors import ProtocolError
-from miniclaw.gateway.command_table import read_command
+from miniclaw.gateway.command_table import COMMANDS, read_command
 from miniclaw.gateway.protocol import TERMINAL_EVENTS, new_id
 
 __all__ = ["Conversation", "ReadLine"]
@@ -133,6 +133,16 @@ class Conversation:
             ProtocolError: the gateway refused it.
         """
         self._end = asyncio.get_running_loop().create_future()
+        self._enter("running")
+        try:
+            return await self._say(text, self._end)
+        finally:
+            self._unanswered.clear()
+            await self._stop_typing()
+            self._enter("idle")
+            self.turn_id = self._end = None
+
+    async def _say(self, text: str, ended: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
         payload = {"text": text, **({"session_id": self.session_id} if self.session_id else {})}
         reply = await self._request("text", payload)
         if "code" in reply:
@@ -141,15 +151,16 @@ class Conversation:
         asking = asyncio.get_running_loop().create_task(self._ask_person())
         asking.add_done_callback(self.reader_ended)
         try:
-            end = await self._end
+            end = await ended
             self.state.count(end["data"].get("usage") or {})
             return end
         finally:
             asking.cancel()
-            self._unanswered.clear()
-            await self._stop_typing()
-            self.state.phase = "idle"
-            self.turn_id = self._end = None
+
+    def _enter(self, phase: str) -> None:
+        if phase != self.state.phase:
+            self.state.phase = phase
+            self.screen.show_state(self.state)
 
     async def carry_out(self, line: str) -> bool:
         """Carry out a line that is a command; whether it is one.
@@ -169,7 +180,12 @@ class Conversation:
             return True
         if command is None:
             return False
-        result = await self.in_session(command.name, command.args)
+        if COMMANDS[command.name].queued:  # the model may be at work
+            self._enter("running")
+        try:
+            result = await self.in_session(command.name, command.args)
+        finally:
+            self._enter("idle")
         self.session_id = result.get("session_id") or self.session_id
         if command.name == "model":
             self.state.model = str(result.get("model") or self.state.model)
@@ -188,7 +204,6 @@ class Conversation:
 
     async def _on_event(self, payload: dict[str, Any]) -> None:
         name, data = payload["name"], payload["data"]
-        self.state.phase = PHASES.get(name, self.state.phase)
         if name == "approval.resolved":
             self._unanswered.discard(data["approval_id"])
         if self._asked not in self._unanswered or name in TERMINAL_EVENTS:
@@ -196,6 +211,8 @@ class Conversation:
             if settled and name == "approval.resolved":
                 self.screen.settled(data["decision"])
         self.screen.show_event(payload)
+        if name != "approval.resolved" or not self._unanswered:
+            self._enter(PHASES.get(name, self.state.phase))
         if name == "approval.requested":
             await self._on_approval(data)
         elif name in TERMINAL_EVENTS and self._end is not None and not self._end.done():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+import time
+from typing import Any, Final
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markdown import Markdown
 from rich.text import Text
 
-from miniclaw.cli.screen import HARMLESS, Screen
+from miniclaw.cli.screen import HARMLESS, Screen, State
 from miniclaw.text import TURNING
 
 __all__ = ["Blocks", "RichScreen"]
@@ -76,6 +77,21 @@ class Blocks:
             self._fence = ""
 
 
+class _Working:
+    """The line that shows that a turn runs, and for how long; with room behind it for the `^C` of a terminal."""
+
+    def __init__(self, state: State, columns: int) -> None:
+        self._state = state
+        self._columns = max(1, columns - 4)
+        self._began = time.monotonic()
+
+    def __rich__(self) -> Text:
+        line = f"… {time.monotonic() - self._began:.0f} s · {self._state.line()}"
+        text = Text(line.translate(HARMLESS), style="dim")
+        text.truncate(self._columns, overflow="ellipsis")
+        return text
+
+
 class RichScreen(Screen):
     """Shows a reply as rendered Markdown: finished blocks stay, the open one is plain until it ends."""
 
@@ -84,6 +100,18 @@ class RichScreen(Screen):
         self._console = Console(highlight=False, soft_wrap=False)
         self._blocks = Blocks()
         self._live: Live | None = None
+        self._working: _Working | None = None
+
+    def show_state(self, state: State) -> None:
+        self._working = _Working(state, self._console.width) if state.phase == "running" else None
+        self._hide_open()
+        if state.phase == "waiting_approval":
+            self._dim(f"[{state.phase}]")
+        self._show_open()
+
+    def show_event(self, payload: dict[str, Any]) -> None:
+        super().show_event(payload)
+        self._show_open()
 
     def _change(self, line: str) -> None:
         style = {"+": "green", "-": "red", "@": "cyan"}.get(line[:1], "")
@@ -119,13 +147,13 @@ class RichScreen(Screen):
 
     def _show_open(self) -> None:
         text = self._blocks.open
-        if not text.strip():
+        if not text.strip() and self._working is None:
             return
-        rows = max(1, self._console.height - 3)
+        rows = max(1, self._console.height - 4)
         lines = Text(text.rstrip("\n")).wrap(self._console, self._console.width)[-rows:]
-        shown = Text("\n").join(lines)
+        shown = Group(*lines, *filter(None, [self._working]))
         if self._live is None:
-            self._live = Live(shown, console=self._console, auto_refresh=False, transient=True)
+            self._live = Live(shown, console=self._console, refresh_per_second=2, transient=True)
             self._live.start()
         self._live.update(shown, refresh=True)
 

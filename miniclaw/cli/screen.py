@@ -73,10 +73,11 @@ def is_capable() -> bool:
 
 
 class Screen:
-    """Writes events to standard output; with `quiet` it writes nothing of a turn."""
+    """Writes events to standard output; with `quiet` nothing of a turn, with `watched` each change of the state."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, watched: bool = False) -> None:
         self._quiet = quiet
+        self._watched = watched
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(
                 errors="replace"
@@ -108,6 +109,11 @@ class Screen:
     def show_event(self, payload: dict[str, Any]) -> None:
         """Show one event of the turn, from its payload."""
         self.show(payload["name"], payload["data"])
+
+    def show_state(self, state: State) -> None:
+        """Show that the conversation is in another phase."""
+        if self._watched:
+            self._dim(f"[{state.line() if state.phase == 'idle' else state.phase}]")
 
     def note(self, text: str) -> None:
         """Show a line that is no answer."""
