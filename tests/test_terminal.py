@@ -252,7 +252,13 @@ async def test_a_model_that_is_silent_is_seen_to_be_at_work(
         return {"text": "at last"}
 
     def talk() -> None:
-        env = {**CLEVER, "TERM": term, "OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x"}
+        env = {
+            **CLEVER,
+            "TERM": term,
+            "OPENAI_BASE_URL": model.url,
+            "OPENAI_API_KEY": "x",
+            "OPENAI_MODEL": "fake-chat",
+        }
         with Terminal("chat", "--data-dir", str(tmp_path), env=env, columns=40) as terminal:
             terminal.wait_for("›")
             terminal.type("go\r")
@@ -282,7 +288,13 @@ async def test_a_terminal_that_is_attached_shows_the_same_as_one_with_a_gateway_
         return {"text": "written"} if messages[-1]["role"] == "tool" else {"calls": write}
 
     def talk(*arguments: str) -> list[str]:
-        env = {**CLEVER, "TERM": "dumb", "OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x"}
+        env = {
+            **CLEVER,
+            "TERM": "dumb",
+            "OPENAI_BASE_URL": model.url,
+            "OPENAI_API_KEY": "x",
+            "OPENAI_MODEL": "fake-chat",
+        }
         with Terminal("chat", *arguments, env={**env, "MINICLAW_TOKEN": TOKEN}, columns=200) as terminal:
             terminal.wait_for("›")
             terminal.type("go\r")
@@ -299,7 +311,7 @@ async def test_a_terminal_that_is_attached_shows_the_same_as_one_with_a_gateway_
 
     async with FakeModel(script) as model:
         own = await asyncio.to_thread(talk, "--data-dir", str(data))
-        env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x"}
+        env = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x", "OPENAI_MODEL": "fake-chat"}
         async with server_process(data, env=env) as server:
             url = f"ws://127.0.0.1:{server.gateway_port}/"
             attached = await asyncio.to_thread(talk, "--data-dir", str(data))
