@@ -6,7 +6,7 @@ from typing import Final
 
 __all__ = ["MIGRATIONS", "NEWER", "SCHEMA", "SCHEMA_VERSION"]
 
-SCHEMA_VERSION: Final = 4
+SCHEMA_VERSION: Final = 5
 NEWER: Final = (
     "`{}` was written by a newer miniclaw (schema {}); upgrade miniclaw or choose another --data-dir."
 )
@@ -88,7 +88,7 @@ CREATE INDEX deliveries_by_user ON deliveries (user_id, n);
 CREATE TABLE usage (
   user_id TEXT NOT NULL, day TEXT NOT NULL, model TEXT NOT NULL, input_tokens INTEGER NOT NULL,
   output_tokens INTEGER NOT NULL, calls INTEGER NOT NULL, cached_tokens INTEGER NOT NULL DEFAULT 0, cost REAL,
-  PRIMARY KEY (user_id, day, model)
+  ms INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (user_id, day, model)
 ) WITHOUT ROWID;
 """
     + _TIMERS
@@ -102,5 +102,6 @@ MIGRATIONS: Final = {
     "platform_user TEXT NOT NULL, created_at REAL NOT NULL) WITHOUT ROWID",
     2: _TIMERS,
     3: _UPLOADS,
+    4: "ALTER TABLE usage ADD COLUMN ms INTEGER NOT NULL DEFAULT 0",
 }
 """What makes the next schema of one."""

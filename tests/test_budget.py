@@ -120,7 +120,7 @@ def test_a_model_without_a_price_stops_a_turn_with_a_money_limit_before_and_afte
 async def test_the_day_of_a_user_begins_with_what_is_stored_and_ends_at_midnight(tmp_path: Path) -> None:
     clock = FakeClock()
     async with open_database(tmp_path) as database:
-        insert = "INSERT INTO usage VALUES ('ann', date(?, 'unixepoch'), ?, 900, 0, 1, 0, ?)"
+        insert = "INSERT INTO usage VALUES ('ann', date(?, 'unixepoch'), ?, 900, 0, 1, 0, ?, 0)"
         rows = [(clock.now, "m", 0.5), (clock.now - 86_400, "m", 9.0)]
         await database.write(lambda c: c.executemany(insert, rows))
         ledger = UsageLedger(database, PRICES, clock=clock)
@@ -138,7 +138,7 @@ async def test_the_day_of_a_user_begins_with_what_is_stored_and_ends_at_midnight
 async def test_what_had_no_price_today_is_counted_as_soon_as_it_has_one(tmp_path: Path) -> None:
     clock, limits = FakeClock(), LimitSettings(user_cost_usd_per_day=0.5)
     async with open_database(tmp_path) as database:
-        row = "INSERT INTO usage VALUES ('ann', date(?, 'unixepoch'), 'm', 1000000, 0, 1, 0, NULL)"
+        row = "INSERT INTO usage VALUES ('ann', date(?, 'unixepoch'), 'm', 1000000, 0, 1, 0, NULL, 0)"
         await database.write(lambda c: c.execute(row, (clock.now,)))
         before = DayBudget(UsageLedger(database, {}, clock=clock), "ann", limits)
         assert before.stop() == Stop("unpriced", "m")
@@ -165,7 +165,7 @@ async def test_a_database_of_the_first_schema_is_brought_up_to_date_and_its_cost
         await database.open()
         (row,) = await UsageLedger(database, {}, clock=FakeClock()).rows("ann")
         await database.close()
-    assert (row["input_tokens"], row["cached_tokens"], row["cost"]) == (5, 0, "unknown")
+    assert (row["input_tokens"], row["cached_tokens"], row["ms"], row["cost"]) == (5, 0, 0, "unknown")
     with contextlib.closing(sqlite3.connect(tmp_path / "miniclaw.db.schema1")) as kept:
         assert kept.execute("PRAGMA user_version").fetchone() == (1,)
         assert kept.execute("SELECT * FROM usage").fetchall() == [("ann", "2027-01-15", "m", 5, 6, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -135,10 +136,13 @@ async def test_what_a_session_and_a_day_cost_is_told_where_one_asks(tmp_path: Pa
         for session in ("one", "two", "two"):
             session_id = (await claw.sessions.get_or_create("owner", "web", conversation=session)).session_id
             assert (await client.say("hi", session_id=session_id))["data"]["usage"]["cost"] == 0.01
-        told = command_text("stats", await client.command("stats"))
-    here, today = told.splitlines()
-    assert here == "会话 / session: 14 + 6, $0.0200"
-    assert today.endswith(" fake-chat: 21 + 9, $0.0300")
+        stats = await client.command("stats")
+    assert all(row["ms"] > 0 for row in (*stats["turn"], *stats["session"], *stats["usage"]))
+    told = command_text("stats", stats)
+    turn, here, today = re.sub(r"\d+\.\d s", "some time", told).splitlines()
+    assert turn == "回合 / turn: 7 + 3, 1 次 / calls, some time, $0.0100"
+    assert here == "会话 / session: 14 + 6, 2 次 / calls, some time, $0.0200"
+    assert today.endswith(" fake-chat: 21 + 9, 3 次 / calls, some time, $0.0300")
 
 
 async def test_thoughts_go_back_with_their_calls_also_after_a_restart_and_a_summary(tmp_path: Path) -> None:

@@ -50,7 +50,10 @@ def command_text(name: str, result: dict[str, Any], *, most: int = LISTED) -> st
         case "model":
             return "\n".join([f"model: {result['model']}", *(f"- {one}" for one in result["models"][:most])])
         case "stats":
-            here = [f"会话 / session: {_used(row)}" for row in result.get("session") or ()]
+            names = {"turn": "回合 / turn", "session": "会话 / session"}
+            here = [
+                f"{shown}: {_used(row)}" for name, shown in names.items() for row in result.get(name) or ()
+            ]
             return _lines(
                 [*here, *(f"{row['day']}  {row['model']}: {_used(row)}" for row in result["usage"])]
             )
@@ -95,7 +98,10 @@ def _problems(result: Mapping[str, Any]) -> list[str]:
 def _used(row: Mapping[str, Any]) -> str:
     cost = row["cost"]
     money = f"${cost:.4f}" if isinstance(cost, int | float) else "费用未知 / cost unknown"
-    return f"{row['input_tokens']} + {row['output_tokens']}, {money}"
+    return (
+        f"{row['input_tokens']} + {row['output_tokens']}, {row['calls']} 次 / calls,"
+        f" {row['ms'] / 1000:.1f} s, {money}"
+    )
 
 
 def _lines(rows: list[str], most: int = LISTED) -> str:

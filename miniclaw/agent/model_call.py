@@ -122,14 +122,14 @@ class ModelCall:
                 output_tokens=usage.output_tokens,
                 cached_tokens=usage.cached_tokens,
                 calls=max(1, usage.calls),
+                ms=round((time.perf_counter() - self._began) * 1000),
             )
         )
         if self._let_go is not None:
             self._let_go()
-        ms = round((time.perf_counter() - self._began) * 1000)
         if response.tool_calls:
             more["asked_for"] = [call.name for call in response.tool_calls]
-        self._trace.model(spent, ms, error=_reason(error, self.response), finish=response.finish, **more)
+        self._trace.model(spent, error=_reason(error, self.response), finish=response.finish, **more)
 
 
 def _reason(error: BaseException | None, response: LLMResponse | None) -> str | None:

@@ -188,17 +188,17 @@ class TurnTrace:
         )
         return part
 
-    def model(self, usage: Usage, ms: int, *, error: str | None, **more: Any) -> None:
+    def model(self, usage: Usage, *, error: str | None, **more: Any) -> None:
         """Record and log a model call."""
         shown = usage.to_dict()
         session_id = self._turn.session_id if self._turn else ""
         logger.info(
             "model %s for %s in session %s: %s in, %s out, %d ms, %s",
-            *(usage.model, self._purpose, session_id, usage.input_tokens, usage.output_tokens, ms),
+            *(usage.model, self._purpose, session_id, usage.input_tokens, usage.output_tokens, usage.ms),
             error or "ok",
             extra={"session_id": session_id, "turn_id": self._turn.turn_id if self._turn else ""},
         )
-        self._add("model", purpose=self._purpose, prompt=self._version, **shown, ms=ms, error=error, **more)
+        self._add("model", purpose=self._purpose, prompt=self._version, **shown, error=error, **more)
 
     def tool(self, call: ToolCall, result: ToolResult, ms: int) -> None:
         """Record a tool call."""

@@ -18,7 +18,7 @@ from miniclaw.redis.turns import day_of, usage_rows
 from miniclaw.session.models import Turn, Usage
 from miniclaw.session.once import OnceOnly
 from miniclaw.session.turns import DEDUPE_LIFETIME
-from miniclaw.session.usage import UsageLedger, priced
+from miniclaw.session.usage import UsageLedger, priced, told
 from miniclaw.settings import Price
 
 __all__ = ["RedisDesk", "RedisLedger", "RedisOnce"]
@@ -135,12 +135,10 @@ class RedisLedger(UsageLedger):
     async def report(self, user_id: str, session_id: str | None) -> dict[str, list[dict[str, Any]]]:
         ids = await self._link.run("LRANGE", f"{self._link.prefix}ts:{session_id}", 0, -1)
         asked = [self._link.run("HMGET", f"{self._link.prefix}t:{one}", "user_id", "outcome") for one in ids]
-        total = Usage()
-        for row in asked:
-            owner, outcome = await row
-            used = json.loads(outcome)["data"].get("usage") if outcome and owner == user_id else None
-            total = total.plus(Usage.from_dict(used)) if used else total
-        return {"session": [total.to_dict()] if total.calls else [], "usage": await self.rows(user_id)}
+        ends = [
+            json.loads(end)["data"] for owner, end in [await row for row in asked] if end and owner == user_id
+        ]
+        return told([end["usage"] for end in ends if end.get("usage")]) | {"usage": await self.rows(user_id)}
 
     async def look(self, user_id: str) -> None:
         name = f"{self._link.prefix}ul:{user_id}:{day_of(self._clock())}"

@@ -107,8 +107,8 @@ local function drop_delivery(p, key)
 end
 
 local function count_usage(p, key, used)
-  for _, name in ipairs({'input_tokens', 'output_tokens', 'cached_tokens', 'calls'}) do
-    redis.call('HINCRBY', key, used.model .. US .. name, used[name])
+  for _, name in ipairs({'input_tokens', 'output_tokens', 'cached_tokens', 'calls', 'ms'}) do
+    redis.call('HINCRBY', key, used.model .. US .. name, used[name] or 0)
   end
   if used.cost then
     redis.call('HINCRBYFLOAT', key, used.model .. US .. 'cost', used.cost)

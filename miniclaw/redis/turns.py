@@ -60,7 +60,7 @@ def turn_of(turn_id: str, row: Mapping[str, str]) -> Turn:
 
 def usage_rows(used: Iterable[Usage]) -> list[dict[str, Any]]:
     """Usage as `count_usage` of `functions.lua` takes it."""
-    names = ("model", "input_tokens", "output_tokens", "cached_tokens", "calls", "cost")
+    names = ("model", "input_tokens", "output_tokens", "cached_tokens", "calls", "ms", "cost")
     rows = [{name: getattr(usage, name) for name in names} for usage in used]
     return [{name: value for name, value in row.items() if value is not None} for row in rows]
 

@@ -206,6 +206,8 @@ class Usage:
     cached_tokens: int = 0
     """The part of the input that the server had in its cache."""
     calls: int = 0
+    ms: int = 0
+    """How long the calls took together, in milliseconds."""
     cost: float | None = 0.0
     """US dollars; `None` = unknown, since a model has no price."""
 
@@ -222,6 +224,7 @@ class Usage:
             output_tokens=self.output_tokens + other.output_tokens,
             cached_tokens=self.cached_tokens + other.cached_tokens,
             calls=self.calls + other.calls,
+            ms=self.ms + other.ms,
             cost=None if self.cost is None or other.cost is None else self.cost + other.cost,
         )
 
@@ -233,6 +236,7 @@ class Usage:
             "output_tokens": self.output_tokens,
             "cached_tokens": self.cached_tokens,
             "calls": self.calls,
+            "ms": self.ms,
             "cost": "unknown" if self.cost is None else round(self.cost, 6),
         }
 

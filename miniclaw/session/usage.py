@@ -16,9 +16,9 @@ from miniclaw.db import Database
 from miniclaw.session.models import Usage
 from miniclaw.settings import Price
 
-__all__ = ["UsageLedger", "count_usage", "price_of", "priced"]
+__all__ = ["UsageLedger", "count_usage", "price_of", "priced", "told"]
 
-_NAMES: Final = ("day", "model", "input_tokens", "output_tokens", "cached_tokens", "calls", "cost")
+_NAMES: Final = ("day", "model", "input_tokens", "output_tokens", "cached_tokens", "calls", "ms", "cost")
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price | None:
@@ -41,14 +41,23 @@ def priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 def count_usage(connection: sqlite3.Connection, user_id: str, usage: Usage, *, at: float) -> None:
     """Add to the counts of the day, inside the caller's transaction."""
-    columns = ("input_tokens", "output_tokens", "cached_tokens", "calls", "cost")
+    columns = _NAMES[2:]
     sums = ", ".join(f"{name} = {name} + excluded.{name}" for name in columns)
     connection.execute(
         f"INSERT INTO usage (user_id, day, model, {', '.join(columns)}) "
-        "VALUES (?, date(?, 'unixepoch'), ?, ?, ?, ?, ?, ?) "
+        "VALUES (?, date(?, 'unixepoch'), ?, ?, ?, ?, ?, ?, ?) "
         f"ON CONFLICT (user_id, day, model) DO UPDATE SET {sums}",
         (user_id, at, usage.model, *(getattr(usage, name) for name in columns)),
     )
+
+
+def told(used: Iterable[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """What the turns of a session used: the last one that called a model, and all together."""
+    turns = [turn for turn in map(Usage.from_dict, used) if turn.calls]
+    total = Usage()
+    for turn in turns:
+        total = total.plus(turn)
+    return {"turn": [turn.to_dict() for turn in turns[-1:]], "session": [total.to_dict()] if turns else []}
 
 
 class UsageLedger:
@@ -83,12 +92,13 @@ class UsageLedger:
         ]
 
     async def report(self, user_id: str, session_id: str | None) -> dict[str, list[dict[str, Any]]]:
-        """`usage` is what `rows` gives; `session` what the user's turns that were answered there used together."""
+        """`usage` is what `rows` gives; `session` what the user's turns that were answered there used together.
+
+        `turn` is the last of these that used anything.
+        """
         query = "SELECT json_extract(outcome, '$.data.usage') FROM turns WHERE session_id = ? AND user_id = ?"
-        total = Usage()
-        for (used,) in await self._db.read_many(query, (session_id, user_id)):
-            total = total.plus(Usage.from_dict(json.loads(used))) if used else total
-        return {"session": [total.to_dict()] if total.calls else [], "usage": await self.rows(user_id)}
+        found = await self._db.read_many(f"{query} ORDER BY n", (session_id, user_id))
+        return told([json.loads(used) for (used,) in found if used]) | {"usage": await self.rows(user_id)}
 
     def today(self, user_id: str) -> Iterable[Usage]:
         """What the user has used today, by model; what had no price then is priced as it would be now."""
