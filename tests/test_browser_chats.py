@@ -138,6 +138,34 @@ async def test_an_answer_is_asked_for_again_a_message_edited_and_a_part_quoted_a
         await expect(tab.field).to_have_value("> 1: UNO\n\n")
 
 
+async def test_an_edit_that_cannot_be_sent_stays_open_with_its_text_and_says_why(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw, excuse="lost") as tab:
+        await tab.send("one")
+        dictated.say("first")
+        await expect(tab.answer).to_contain_text("first")
+        await tab.send("two")
+        await expect(tab.turns.last).to_contain_text("排队中")
+        await tab.field.press("ArrowUp")
+        edit = tab.turns.last.get_by_role("textbox")
+        for words, problem in (("rewritten", "这条消息还没轮到"), ("rewritten again", "服务器没有响应")):
+            await edit.fill(words)
+            await edit.press("Enter")
+            await expect(tab.page.locator("#toasts")).to_contain_text(problem)
+            await expect(edit).to_have_value(words)
+            await tab.page.context.set_offline(True)
+        await tab.page.context.set_offline(False)
+        dictated.end()
+        dictated.end("second")
+        await expect(tab.answer).to_contain_text("second")
+        await edit.press("Enter")
+        await expect(tab.sessions).to_have_count(2)
+        dictated.end("third")
+        await tab.ended(2)
+        await expect(tab.turns.locator(".bubble")).to_have_text(["one", "rewritten again"])
+
+
 async def test_a_slash_opens_the_commands_and_keys_lead_everywhere(
     tmp_path: Path, chromium: Chromium
 ) -> None:

@@ -24,7 +24,7 @@ export function toast(text, undo = null, done = () => {}) {
 	return () => end(undo)
 }
 
-export const failed = error => toast(why(error))
+export const failed = error => void toast(why(error))
 
 export function signButton(shape, label, onclick) {
 	return h("button.quiet", {label, onclick}, icon(shape))

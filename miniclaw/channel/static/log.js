@@ -24,7 +24,7 @@ export async function messageOf(session, turn) {
 		const {messages, more} = await getMessages(session, before)
 		const known = messages.find(message => message.role === "user" && message.turn_id === turn)
 		if (known) return known
-		if (!more) throw new Refusal("not_found")
+		if (!more) throw new Refusal("not_begun")
 		before = messages[0].position
 	}
 }
