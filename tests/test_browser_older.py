@@ -167,6 +167,43 @@ async def test_what_was_written_elsewhere_while_the_line_was_lost_stands_whole_a
             await eventually(shows_all)
 
 
+async def test_what_was_written_offline_stands_behind_what_another_tab_sent_meanwhile_in_both(
+    tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
+) -> None:
+    read = asyncio.Event()
+    said = ["first", "meanwhile", "written offline"]
+
+    async def slow(route: Route) -> None:
+        await read.wait()
+        await route.continue_()
+
+    async with (
+        running_claw(tmp_path, dictated, web=True) as claw,
+        chromium.tab(claw) as one,
+        chromium.tab(claw, excuse="lost") as two,
+    ):
+        await one.send(said[0])
+        dictated.say("slowly")
+        await expect(one.answer).to_have_text("slowly")
+        await two.sessions.click()
+        await expect(two.answer).to_have_text("slowly")
+        await two.page.route("**/messages?*", slow)
+        await lose_the_line(two)
+        await two.send(said[2])
+        await one.send(said[1])
+        await expect(one.turns).to_have_count(2)
+        await two.page.context.set_offline(False)
+        await expect(one.turns).to_have_count(3)  # it is taken before the log is read
+        read.set()
+        await expect(two.turns.last).to_contain_text("还有 2 条")
+        for tab in (one, two):
+            await expect(tab.turns.locator(".bubble")).to_have_text(said)
+        for answer in said:
+            dictated.end(answer)
+        await two.ended(3)
+        await expect(two.turns.locator(".bubble")).to_have_text(said)
+
+
 async def test_a_text_whose_end_was_missed_is_neither_doubled_nor_left_raw(
     tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
 ) -> None:

@@ -133,5 +133,5 @@ why_unknown_command=no such command
 why_too_large=too large
 why_session_busy=too many messages wait
 why_internal=something broke
-why_not_begun=This message's turn has not begun: edit it once it has, or send another
+why_not_begun=This message's turn has not begun: wait, or send another
 `

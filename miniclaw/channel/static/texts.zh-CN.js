@@ -133,5 +133,5 @@ why_unknown_command=没有这个命令
 why_too_large=太大
 why_session_busy=排队的消息太多
 why_internal=内部出错
-why_not_begun=这条消息还没轮到，或没开始就停了：轮到之后再改，或另发一条
+why_not_begun=这条消息还没轮到，等一下再改，或另发一条
 `

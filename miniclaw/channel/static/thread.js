@@ -42,9 +42,7 @@ export class Thread {
 		return this.#find(turn => !turn.hasEnded && turn.attempt > 0) ?? this.#find(turn => !turn.hasEnded)
 	}
 
-	echoAll() {
-		for (const entry of this.tools.outbox.of(this)) this.echo(entry)
-	}
+	echoAll = () => this.tools.outbox.of(this).forEach(entry => this.echo(entry))
 
 	echo(entry) {
 		if (this.#echoes.has(entry.id)) return
@@ -55,7 +53,7 @@ export class Thread {
 		this.connectionChanged(this.tools.wire.isOpen)
 		this.#list.append(turn.element)
 		if (entry.problem) this.refused(entry)
-		else this.tools.onChange(this)
+		else this.#changed()
 	}
 
 	connectionChanged(isOpen) {
@@ -75,7 +73,7 @@ export class Thread {
 			turn.wait("thinking")
 			this.#turns.set(id, turn)
 		}
-		this.tools.onChange(this)
+		this.#changed()
 	}
 
 	refused(entry) {
@@ -85,10 +83,10 @@ export class Thread {
 			turn.element.remove()
 			this.tools.outbox[act](entry)
 			if (act === "again") this.echo(entry)
-			this.tools.onChange(this)
+			this.#changed()
 		}
 		turn.refuse(entry.problem, leave("again"), leave("remove"))
-		this.tools.onChange(this)
+		this.#changed()
 	}
 
 	take(payload) {
@@ -98,7 +96,7 @@ export class Thread {
 		if (missing) this.#catchUp(turn, missing)
 		if (isTerminal(payload.name)) this.#leave(turn)
 		if (isTerminal(payload.name) && turn.isDirty) this.sync()
-		if (!/^text\.|\.delta$/.test(payload.name)) this.tools.onChange(this)
+		if (!/^text\.|\.delta$/.test(payload.name)) this.#changed()
 	}
 
 	get last() {
@@ -108,18 +106,23 @@ export class Thread {
 	#find = fits => [...this.#turns.values()].find(fits)
 	#turn = id => this.#turns.get(id) ?? this.#append(id)
 	#leave = turn => this.#turns.forEach(other => other.moveUp(turn))
+	#follow = (before, {element}) => (before?.compareDocumentPosition(element) === Node.DOCUMENT_POSITION_PRECEDING && before.after(element), element)
+
+	/** What waits stands in its order. */
+	#changed() {
+		[...this.#turns.values()].filter(({hasEnded, place}) => !hasEnded && place >= 0).sort((a, b) => a.place - b.place).reduce(this.#follow, null)
+		this.tools.onChange(this)
+	}
 
 	failed(error) {
 		const turn = this.#turns.get(error.turn_id) ?? this.#find(({sentAs}) => sentAs && sentAs === error.reply_to)
 		if (!turn) return
 		turn.fail(error)
 		this.#leave(turn)
-		this.tools.onChange(this)
+		this.#changed()
 	}
 
-	async cancel() {
-		if (this.active) await this.tools.wire.command("cancel", {turn_id: this.active.id})
-	}
+	cancel = async () => this.active && this.tools.wire.command("cancel", {turn_id: this.active.id})
 
 	/** Ask for the running turn, read the log, go on live. */
 	async sync() {
@@ -149,7 +152,7 @@ export class Thread {
 			for (const payload of buffered) this.take(payload)
 			this.#setBusy(false)
 		}
-		this.tools.onChange(this)
+		this.#changed()
 		this.#seek(true)
 		if (this.#again) this.sync()
 	}
@@ -194,11 +197,7 @@ export class Thread {
 		if (turn.isCatchingUp) return
 		turn.isCatchingUp = true
 		if (missing === "lost") turn.restart()
-		try {
-			await this.#ask(turn)
-		} catch {
-			this.isStale = true
-		}
+		await this.#ask(turn).catch(() => (this.isStale = true))
 		setTimeout(() => (turn.isCatchingUp = false), CATCH_UP_PAUSE_MS)
 	}
 
@@ -218,8 +217,7 @@ export class Thread {
 		let previous = null
 		for (const [id, messages] of groups) {
 			const turn = this.#turns.get(id) ?? this.#append(id, previous)
-			if (previous?.element.compareDocumentPosition(turn.element) === Node.DOCUMENT_POSITION_PRECEDING) previous.element.after(turn.element)
-			previous = turn
+			previous = this.#follow(previous, turn)
 			turn.messages ??= messages
 			if (turn.hasEnded && !turn.isDirty) continue
 			turn.messages = messages
@@ -244,7 +242,7 @@ export class Thread {
 		turn.wait("thinking")
 		this.#turns.set(id, turn)
 		const echo = [...this.#echoes.values()].find(waiting => !waiting.hasEnded)
-		if (previous) previous.element.after(turn.element)
+		if (previous) previous.after(turn.element)
 		else if (previous === null) this.#list.prepend(turn.element)
 		else this.#list.insertBefore(turn.element, echo?.element ?? null)
 		return turn
