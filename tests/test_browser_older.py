@@ -182,10 +182,11 @@ async def test_what_was_written_offline_stands_behind_what_another_tab_sent_mean
         chromium.tab(claw) as one,
         chromium.tab(claw, excuse="lost") as two,
     ):
+        await two.is_connected()
         await one.send(said[0])
         dictated.say("slowly")
         await expect(one.answer).to_have_text("slowly")
-        await two.sessions.click()
+        await two.page.goto(f"{two.page.url}#{await one.session()}")
         await expect(two.answer).to_have_text("slowly")
         await two.page.route("**/messages?*", slow)
         await lose_the_line(two)
