@@ -1,5 +1,6 @@
 """The Markdown renderer: what becomes HTML, what never does, and that streaming changes nothing."""
 
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -52,11 +53,19 @@ LINES = st.sampled_from(
         "<script>alert(1)</script>",
         "[x](javascript:alert(1))",
         "中文，见https://example.org。",
+        "$$",
+        "  $$ x = *1*",
+        "$$ is a word",
+        "\\[",
+        "= b \\]",
+        "\\[ a *b* \\] $x*y*z$ \\(c*d*e\\)",
+        "> \\begin{a} \\begin{a}",
+        "\\end{a}",
     ]
 )
 LINE_ENDS = st.sampled_from(["\n", "\n", "\n", "\r\n", "\r"])
 DOCUMENTS = st.lists(st.tuples(LINES, LINE_ENDS), max_size=14).map(lambda x: "".join(map("".join, x)))
-TEXTS = DOCUMENTS | st.text(max_size=80) | st.text(alphabet="#>-*_`~|[]():!<&\\ \n\tax1.\"'/", max_size=80)
+TEXTS = DOCUMENTS | st.text(max_size=80) | st.text(alphabet="#>-*_`~|[]():!<&\\ \n\tax1.\"'/${}", max_size=80)
 CUTS = st.lists(st.integers(0, 400), max_size=20)
 
 
@@ -228,6 +237,66 @@ def test_a_bare_url_becomes_a_link_without_the_punctuation_behind_it(source: str
 def test_bare_urls_in_code_and_in_links_are_left_alone() -> None:
     assert "<a" not in render_markdown("`https://example.org` and xhttps://example.org and https://.")
     assert render_markdown("[https://a.example](https://b.example)").count("<a") == 1
+
+
+PARTED = re.compile(r"\\\]|\\\)|```|~~~|\\$|^[\d\s-]*$")
+BODIES = st.text(alphabet="ab1*_^&=+->#|{}[]()<` \n\\!~", min_size=1, max_size=60).filter(
+    lambda body: body == body.strip() and "\n\n" not in "".join(body.split(" ")) and not PARTED.search(body)
+)
+
+
+@given(
+    st.sampled_from(
+        [("$$\n", "\n$$"), ("\\[\n", "\n\\]"), ("\\begin{x}\n", "\n\\end{x}"), ("text:\n$$\n", "\n$$.")]
+    ),
+    BODIES,
+    CUTS,
+)
+def test_a_formula_stays_as_it_was_written_whole_and_streamed(
+    marks: tuple[str, str], body: str, cuts: list[int]
+) -> None:
+    source = f"{marks[0]}{body}{marks[1]}"
+    for html in (render_markdown(source), "".join(stream(pieces(source, cuts)))):
+        assert source in read(html).text
+    inline = body.replace("\n", " ")
+    for opening, closing in (("\\(", "\\)"), ("$$", "$$"), ("$x^", "$")):
+        assert (
+            f"{opening}{inline}{closing}"
+            in read(render_markdown(f"see {opening}{inline}{closing}, *x*")).text
+        )
+
+
+def test_money_paths_prompts_and_citations_are_no_formulas() -> None:
+    for source in (
+        "cost $5 and $6 *x*, $5 *or* 6$",
+        "$HOME/bin:$PATH *x* ${A}/${B}",
+        "$ ls\n$ *x*",
+        "$$ is the PID of *x*",
+        "\\[1\\] *x* \\[2, 3\\]",
+        "\\[x] *y*",
+        "`$x` *x* `$`",
+    ):
+        html = render_markdown(source)
+        assert "math" not in html and "<em>" in html
+
+
+@pytest.mark.parametrize("part", ["$$\n", "\\[\n", "\\( ", "$x ", "$\\$", "\\begin{a}\n", "- $$\n", "$1 1 "])
+def test_openings_without_an_end_cost_no_more_than_their_text(part: str) -> None:
+    """Blocks above a cost are not parsed; a line of Python for each character would take minutes."""
+    calls = 0
+
+    def counted(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(counted)
+    try:
+        stream([part] * 400)
+        few, calls = calls, 0
+        stream([part] * 1_600)
+    finally:
+        sys.setprofile(None)
+    assert calls < few * 8
 
 
 def test_a_line_break_of_the_source_is_a_line_break_of_the_page() -> None:

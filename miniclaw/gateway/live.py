@@ -21,7 +21,9 @@ Block = tuple[int, str, str]
 SCAN_FACTOR: Final = 8
 """How often, on average, a character of a stream may be scanned for block ends; makes the cost linear."""
 
-_CLOSED_BY_BLANK: Final = frozenset({"paragraph_open", "heading_open", "table_open", "blockquote_open"})
+_CLOSED_BY_BLANK: Final = frozenset(
+    {"paragraph_open", "heading_open", "table_open", "blockquote_open", "math_block"}
+)
 
 
 class BlockRenderer:

@@ -14,6 +14,8 @@ from html import escape
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from miniclaw.gateway import formulas
+
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.rules_core import StateCore
@@ -33,7 +35,7 @@ TEXT_COST: Final = 10_000
 
 
 _MARKUP = re.compile(r"[^\w\s.,;:?()-]|[_\n]|://")
-_CODE: Final = frozenset({"fence", "code_block"})
+_CODE: Final = frozenset({"fence", "code_block", "math_block"})
 _GAP = re.compile(r"\n(?:[ \t]*\n)+")
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _ADDRESS = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
@@ -111,6 +113,7 @@ def _parser() -> MarkdownIt:
 
     parser = MarkdownIt("commonmark", {"html": False, "breaks": True, "highlight": _highlight})
     parser.enable(["table", "strikethrough"])
+    formulas.enable(parser)
     parser.validateLink = lambda url: _ADDRESS.match(url) is not None  # type: ignore[method-assign]  # the documented way
     parser.core.ruler.after("text_join", "miniclaw", _polish)
     return parser
@@ -122,6 +125,7 @@ def _scanner() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     scanner = MarkdownIt("commonmark", {"html": False}).enable("table")
+    formulas.enable(scanner)
     scanner.core.ruler.enableOnly(["normalize", "block"])
     return scanner
 
@@ -136,7 +140,7 @@ def _cleaner() -> Cleaner:
         clean_content_tags={"script", "style"},
         attributes=_ATTRIBUTES,
         tag_attribute_values={"th": _ALIGN, "td": _ALIGN},
-        allowed_classes={"span": {"task", *filter(None, STANDARD_TYPES.values())}},
+        allowed_classes={"pre": {"math"}, "span": {"math", "task", *filter(None, STANDARD_TYPES.values())}},
         url_schemes={"http", "https", "mailto"},
         url_relative="deny",
         link_rel="noopener noreferrer",

@@ -80,7 +80,7 @@ export class TextPart {
 function fragment(html) {
 	const template = document.createElement("template")
 	template.innerHTML = html
-	for (const pre of template.content.querySelectorAll("pre")) frameCode(pre)
+	for (const pre of template.content.querySelectorAll("pre:not(.math)")) frameCode(pre)
 	for (const table of template.content.querySelectorAll("table")) {
 		const frame = h("div.table", {tabindex: 0})
 		table.replaceWith(frame)
