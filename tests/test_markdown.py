@@ -6,7 +6,7 @@ import sys
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from miniclaw.gateway import live, markdown
@@ -377,6 +377,7 @@ def test_importing_the_module_loads_no_heavy_package() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=30).returncode == 0
 
 
+@example("***\r", [])
 @given(TEXTS, CUTS)
 def test_blocks_that_cost_too_much_are_the_same_plain_text_streamed_and_at_once(
     text: str, cuts: list[int]

@@ -54,9 +54,10 @@ _ALIGN: Final = {"align": {"left", "center", "right"}}
 def render_markdown(text: str) -> str:
     """The text as HTML that may be put into a page as it is."""
     env: dict[str, Any] = {}
-    if _cost(text) <= BLOCK_COST:
+    lines = split_lines(text)
+    if _cost("".join(lines)) <= BLOCK_COST:
         return render(text, env)
-    blocks = judged(split_lines(text), top_level(text, env), env)
+    blocks = judged(lines, top_level(text, env), env)
     html = ""
     for is_dear, group in groupby(blocks, lambda each: each[0]):
         sources = [source for _, source in group]
