@@ -34,7 +34,12 @@ MARKDOWN = f"""## 用法
 ```python
 {CODE}```
 
-最后一段。
+圆的面积是 $2*r*h$：
+
+$$
+a \\\\ b
+- c
+$$
 """
 EVIL = """<script>pwned(1)</script><img src=x onerror="pwned(2)"><svg onload="pwned(3)"><animate onbegin="pwned(4)"/></svg>
 
@@ -122,6 +127,7 @@ async def _shows_markdown(tab: Tab) -> None:
     await expect(link).to_have_attribute("rel", "noopener noreferrer")
     await expect(link).to_have_attribute("target", "_blank")
     await expect(answer.locator(".code-head > span")).to_have_text("python")
+    await expect(answer.locator(".math")).to_have_text(["$2*r*h$", "$$\na \\\\ b\n- c\n$$"])
     colour = "element => getComputedStyle(element).color"
     keyword, plain = answer.locator("pre .k").first, answer.locator("pre code")
     assert await keyword.evaluate(colour) != await plain.evaluate(colour)

@@ -160,6 +160,8 @@ def test_the_rest_is_always_the_text_behind_the_last_finished_block(text: str, c
         '```"onload=x\ncode\n```',
         "`</code><script>alert(1)</script>`",
         "| <svg onload=x> |\n| --- |\n| <iframe src=y> |",
+        "$$\n</pre><script>alert(1)</script>\n$$",
+        "$</span><img src=x onerror=alert(1)>$ \\([x](javascript:alert(1))\\)",
     ],
 )
 def test_an_attack_stays_text(source: str) -> None:
