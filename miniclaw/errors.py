@@ -109,9 +109,11 @@ class ModelError(MiniClawError):
         retry_after: seconds to wait before another try can succeed, where the server named them.
         retryable: whether the same request may succeed when it is sent again.
         body: what the server reported inside an answer whose status was good, as it came.
+        model: whose failure it is, where several can be asked.
     """
 
     body: object = None
+    model: str = ""
 
     def __init__(
         self,

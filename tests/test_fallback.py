@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from miniclaw.agent.config import AgentConfig
 from miniclaw.agent.fallback import COOL_DOWN, FallbackProvider
 from miniclaw.agent.providers import LLMChunk, LLMResponse, Message
+from miniclaw.agent.runtime import AgentRuntime
 from miniclaw.agent.scripted import Script, ScriptedProvider
 from miniclaw.errors import ModelError
+from miniclaw.session.history import message_tokens
+from miniclaw.session.models import Usage
+from miniclaw.tools.registry import ToolRegistry
+from tests.support.agent import Zap, outcome, say, zap
+from tests.support.claw import running_claw
+from tests.test_delegate import delegates
+from tests.test_limits import command
+from tests.test_runtime import ListTranscript
 
 HELLO: list[Message] = [{"role": "user", "content": "hello"}]
 
@@ -163,3 +174,88 @@ async def test_closing_closes_all() -> None:
 
     await FallbackProvider([Closing([], model="a"), Closing([], model="b")]).close()
     assert closed == ["a", "b"]
+
+
+# --- models with windows of their own ---------------------------------------------------------------------
+
+SMALL = 3000
+
+
+class TwoWindows:
+    """A large model, which may be down, and a small one that calls what it is told to and refuses what is too long."""
+
+    def __init__(self, *calls: LLMResponse) -> None:
+        self.is_down, self.refused, self._calls = False, 0, list(calls)
+        (self.large, self.small), self.provider, self.clock = models([self._large] * 99, [self._small] * 99)
+
+    async def _large(self, _: list[Message]) -> LLMResponse:
+        if self.is_down:
+            raise failure()
+        return LLMResponse(text="large")
+
+    async def _small(self, messages: list[Message]) -> LLMResponse:
+        if (size := sum(map(message_tokens, messages))) > SMALL:
+            self.refused += 1
+            raise ModelError("context_overflow", "Too long.", limit=SMALL, requested=size)
+        return self._calls.pop(0) if self._calls else LLMResponse(text="small")
+
+
+async def test_what_is_too_long_for_the_next_model_is_cut_for_it_alone_and_the_first_gets_all_again(
+    tmp_path: Path,
+) -> None:
+    two = TwoWindows()
+    async with running_claw(tmp_path, two.provider) as claw:
+        session_id = (await claw.sessions.get_or_create("owner", "library")).session_id
+        for _ in range(6):
+            assert await say(claw, "word " * 900, session_id=session_id) == "large"
+        two.is_down = True
+        assert await say(claw, "down", session_id=session_id) == "small"
+        assert await say(claw, "still down", session_id=session_id) == "small"
+        assert two.refused == 1, "its window is known from then on"
+        two.is_down, two.clock.now = False, 2000.0
+        assert await say(claw, "up", session_id=session_id) == "large"
+        assert len(two.large.requests[-1]) == 18 and len(two.small.requests[-1]) < 12
+        session = await claw.sessions.get(session_id)
+        assert session is not None and "summary" not in session.metadata
+
+
+@pytest.mark.parametrize("what", ["sub-task", "summary"])
+async def test_beside_the_answer_too_the_window_of_the_model_that_refused_is_lowered(
+    what: str, tmp_path: Path
+) -> None:
+    async def long() -> str:
+        return "word " * 6000
+
+    two = TwoWindows(*([delegates(), zap("a")] if what == "sub-task" else []))
+    arguments = {"approval.allow": ("delegate",)}
+    async with running_claw(tmp_path, two.provider, arguments=arguments) as claw:
+        claw.registry.register(Zap("read", long))
+        window = claw.commands._c.window
+        before = window.size("m1")
+        session_id = (await claw.sessions.get_or_create("owner", "library")).session_id
+        for _ in range(5 if what == "summary" else 0):
+            await say(claw, "word " * 900, session_id=session_id)
+        two.is_down = True
+        if what == "sub-task":
+            assert await say(claw, session_id=session_id) == "small"
+        else:
+            queued = await claw.router.route(command("compact", session_id))
+            assert (await outcome(claw, queued.turn_id))["data"]["ok"]
+        assert two.refused >= 1 and window.size("m1") == before and window.size("m2") <= SMALL
+
+
+async def test_what_another_model_counts_says_nothing_of_the_own_ones_window() -> None:
+    class Told(ListTranscript):
+        counts: list[int] = []
+
+        def told(self, counted: int) -> None:
+            self.counts.append(counted)
+
+    def counted(model: str) -> LLMResponse:
+        return LLMResponse(text="Hi", usage=Usage(model=model, input_tokens=7, output_tokens=1))
+
+    _, provider, clock = models([failure(), counted("m1")], [counted("m2")])
+    for clock.now in (1000.0, 2000.0):
+        async for _ in AgentRuntime(provider, AgentConfig()).run(Told(), ToolRegistry([])):
+            pass
+    assert Told.counts == [7]

@@ -74,10 +74,10 @@ class Transcript(Protocol):
         """Those of the tools that the model's window has room for."""
 
     def told(self, counted: int) -> None:
-        """The server counted so many tokens for the last `messages` and the tools."""
+        """The turn's own model counted so many tokens for the last `messages` and the tools."""
 
-    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
-        """The model finds the history too long, and may have named the tokens that it takes and counted.
+    def shrink(self, limit: int | None, requested: int | None = None, model: str = "") -> bool:
+        """This model, or the turn's own, finds the history too long, and may have named what it takes and counted.
 
         Returns:
             Whether `messages` are fewer tokens from now on.

@@ -129,16 +129,20 @@ class Compactor:
         self, session: Session, history: Sequence[Message], earlier: str, focus: str, ask: Ask
     ) -> tuple[str, int]:
         """A summary of the oldest turns, as many as one request shows, and how many messages those are."""
-        model, window = self._model(session), self._c.window
+        window, models = self._c.window, {self._model(session)}
 
         def request() -> tuple[list[Message], int]:
-            return summary_request(history, window=window.size(model), earlier=earlier, focus=focus)
+            return summary_request(
+                history, window=min(map(window.size, models)), earlier=earlier, focus=focus
+            )
 
         messages, shown = await asyncio.to_thread(request)
         try:
             response = await ask("compact", messages)
         except ModelError as error:
-            lower = partial(window.lower, model, error.limit)
+            models.add(refused := error.model or self._model(session))
+            sent = sum(map(message_tokens, messages))
+            lower = partial(window.lower, refused, error.limit, sent=sent)
             if error.code != "context_overflow" or not lower(lambda: sum(map(message_tokens, request()[0]))):
                 raise
             messages, shown = await asyncio.to_thread(request)

@@ -123,9 +123,10 @@ class _TaskTranscript:
         self._view.extend([{"role": "user", "content": task}])
         self._window = parent.window
         self._model = parent.model_name
+        self._models = {self._model}
 
     def messages(self) -> list[Message]:
-        return self._window.fit(PERSONA, self._view, model=self._model)
+        return self._window.fit(PERSONA, self._view, model=min(self._models, key=self._window.size))
 
     def settled(self) -> Sequence[tuple[ToolCall, str]]:
         return ()
@@ -139,8 +140,10 @@ class _TaskTranscript:
     def offer(self, tools: list[Message]) -> list[Message]:
         return tools
 
-    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
-        return self._window.lower(self._model, limit, self._size, requested=requested)
+    def shrink(self, limit: int | None, requested: int | None = None, model: str = "") -> bool:
+        sent = self._size()
+        self._models.add(refused := model or self._model)
+        return self._window.lower(refused, limit, self._size, sent=sent, requested=requested)
 
     def _size(self) -> int:
         return sum(map(message_tokens, self.messages()))

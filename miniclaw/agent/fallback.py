@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Final, Self
 
 from miniclaw.agent.providers import (
@@ -57,7 +58,7 @@ class FallbackProvider:
 
     @property
     def info(self) -> ModelInfo:
-        return self._providers[0].info
+        return replace(self._providers[0].info, now=self._in_order()[0].info.name)
 
     def with_model(self, name: str) -> Self:
         copy = type(self).__new__(type(self))
@@ -108,6 +109,7 @@ class FallbackProvider:
                     yield chunk
                 return
             except ModelError as error:
+                error.model = name
                 if error.kind not in COOL_DOWN:
                     raise
                 self._leave_alone(provider, error)

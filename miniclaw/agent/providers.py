@@ -107,6 +107,8 @@ class ModelInfo:
     """The built-in demo: no model at all."""
     where: str = ""
     """The base URL or how it was found."""
+    now: str = ""
+    """The name of the one that is asked first just now, where there are several."""
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from miniclaw.agent.model_call import ModelCall
 from miniclaw.agent.providers import LLMChunk, LLMProvider, LLMResponse, Message
 from miniclaw.agent.trace import TurnTrace
 from miniclaw.errors import ModelError
+from miniclaw.session.models import Usage
 from miniclaw.tools.base import ToolBox
 from miniclaw.tools.context import ToolContext
 
@@ -110,11 +111,12 @@ async def _ask(
                     async for chunk in chunks:
                         yield chunk
             calls.stop = call.stop
-            if call.response is not None and (counted := call.response.usage.input_tokens):
-                transcript.told(counted)
+            used = call.response.usage if call.response is not None else Usage()
+            if used.input_tokens and used.model in {"", provider.info.name}:  # another one counts otherwise
+                transcript.told(used.input_tokens)
             return
         except ModelError as error:
-            is_overflow = error.code == "context_overflow" and not call.size
-            if not (is_overflow and may_shrink and transcript.shrink(error.limit, error.requested)):
+            may_shrink = may_shrink and error.code == "context_overflow" and not call.size
+            if not (may_shrink and transcript.shrink(error.limit, error.requested, error.model)):
                 raise
             may_shrink = False

@@ -32,6 +32,7 @@ class SessionTranscript:
         window: ShortTermMemory,
         system: str,
         model: str,
+        now: str,
         tools: Sequence[Message] | None,
         clock: Clock,
         images: Mapping[str, str],
@@ -42,6 +43,7 @@ class SessionTranscript:
         self._window = window
         self._system = system
         self._model = model
+        self._models = {model, now or model}
         self._tools = tools
         self._clock = clock
         self._images = images
@@ -59,10 +61,15 @@ class SessionTranscript:
         """What the tools cost that are sent beside it, in tokens."""
         return self._window.cost_of(self._tools)
 
+    @property
+    def _fitted(self) -> str:
+        """The model with the smallest window of those that are known to be asked in this turn."""
+        return min(self._models, key=self._window.size)
+
     def messages(self) -> list[Message]:
         """System prompt and the legal history that fits the window, with its latest images."""
         found, self._estimate = self._window.measured(
-            self._system, self._session.history(), model=self._model, tools=self._tools
+            self._system, self._session.history(), model=self._fitted, tools=self._tools
         )
         # Only a turn that is sent alone has its text cut, and then it comes first.
         self.is_cut = len(found) > 1 and str(found[1].get("content")).endswith(CUT)
@@ -90,20 +97,21 @@ class SessionTranscript:
 
     def offer(self, tools: list[Message]) -> list[Message]:
         """See `Transcript.offer`."""
-        too_many = self._window.too_many(tools, model=self._model)
+        too_many = self._window.too_many(tools, model=self._fitted)
         offered = [tool for tool in tools if tool["function"]["name"] not in too_many] if too_many else tools
         self._all, self._tools = tools, offered
         return offered
 
-    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
-        """Let the window of this model be smaller from now on."""
+    def shrink(self, limit: int | None, requested: int | None = None, model: str = "") -> bool:
+        """Let the window of the model that refused be smaller from now on, and what this turn sends fit it."""
+        self._models.add(refused := model or self._model)
 
         def measure() -> int:
             self.offer(self._all)
             self.messages()
             return self._estimate
 
-        return self._window.lower(self._model, limit, measure, requested=requested)
+        return self._window.lower(refused, limit, measure, sent=self._estimate, requested=requested)
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
         """Store the next step, as soon as storage takes it, and show it in the loaded session."""

@@ -205,13 +205,15 @@ class TurnRunner:
         ask = partial(ask_model, self._c, turn, session, progress)
         layers = await until_stored(lambda: self._layers(turn, session, progress, tools, ask))
         chosen = session.metadata.get("model")
+        info = (self._c.provider.with_model(chosen) if chosen else self._c.provider).info
         transcript = SessionTranscript(
             session,
             turn,
             sessions=self._c.sessions,
             window=self._c.window,
             system=joined(layers),
-            model=chosen or self._c.provider.info.name,
+            model=info.name,
+            now=info.now,
             tools=tools.get_openai_tools(),
             clock=self._c.clock,
             images=await self._opening.images(session, progress),

@@ -123,7 +123,12 @@ class ShortTermMemory:
         return [{"role": "system", "content": system}, *chosen], cost
 
     def lower(
-        self, model: str, named: int | None, measure: Callable[[], int], *, requested: int | None = None
+        self,
+        model: str,
+        named: int | None,
+        measure: Callable[[], int],
+        sent: int,
+        requested: int | None = None,
     ) -> bool:
         """The model refused a request: its window is what it named, or else half of what was sent.
 
@@ -131,12 +136,13 @@ class ShortTermMemory:
             model: whose window it is.
             named: the limit that the server named; it stays known even where this request cannot be shorter.
             measure: estimates the request as it would be now.
+            sent: the estimate of the request that was refused.
             requested: what the server counted, if it said so.
 
         Returns:
             Whether the request is any smaller now.
         """
-        sent, before = measure(), (self._lowered.get(model, self._max_tokens), self._off.get(model, 1.0))
+        before = (self._lowered.get(model, self._max_tokens), self._off.get(model, 1.0))
         named = named if named is not None and named >= LEAST_NAMED else None
         if named is None:
             self._lowered[model] = max(1, min(before[0], int(sent * before[1]) // 2))

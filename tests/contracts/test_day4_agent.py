@@ -120,7 +120,7 @@ class ListTranscript:
     def offer(self, tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return tools
 
-    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
+    def shrink(self, limit: int | None, requested: int | None = None, model: str = "") -> bool:
         return False
 
     async def append(self, message: Message, meta: Message | None = None) -> None:

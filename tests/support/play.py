@@ -128,7 +128,7 @@ class Steps:
     def offer(self, tools: list[Message]) -> list[Message]:
         return tools
 
-    def shrink(self, limit: int | None, requested: int | None = None) -> bool:
+    def shrink(self, limit: int | None, requested: int | None = None, model: str = "") -> bool:
         return False
 
     async def append(self, message: Message, meta: dict[str, Any] | None = None) -> None:
