@@ -12,7 +12,7 @@ from miniclaw.agent.adapt import fit_messages, fit_tools
 from miniclaw.agent.overflow import overflow_in
 from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.quirks import Quirks
-from miniclaw.agent.report import read_report
+from miniclaw.agent.report import Report, read_report
 from miniclaw.agent.responses import responses_body
 from tests.support.play import play
 from tests.support.replay import Body, Case, chunk, event, response_item, text_stream
@@ -870,6 +870,39 @@ async def test_what_is_refused_is_known_in_many_wordings_and_the_rest_is_kept(
     gone = {"tools": {"tools", "parallel_tool_calls", "tool_choice"}, "stream": {"stream", "stream_options"}}
     lost = played.requests[0].keys() - played.requests[1].keys()
     assert lost == (gone.get(name, {name}) if name != "tool_choice" else set())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        '"llama3.2-vision:11b" does not support thinking',  # Ollama
+        "Unable to submit request because thinking is not supported by this model.",  # Vertex
+        "This model doesn't support reasoning",
+        "当前模型不支持思考模式",
+    ],
+)
+def test_a_model_that_cannot_think_is_not_told_how_to_from_then_on(message: str) -> None:
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}
+    thinking = {"reasoning_effort": "low", "thinking": {"type": "enabled"}, "enable_thinking": True}
+    body = {"messages": [picture], "temperature": 0.5, "tool_choice": "required", **thinking}
+    quirks = Quirks().taught("refused", Report(message), body)
+    assert quirks is not None and quirks.dropped == set(thinking) and quirks.images == "taken"
+    assert quirks.taught("refused", Report(message), body | {"messages": []}) is None, "once"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Thinking mode does not support this tool_choice",
+        "The tool_choice parameter does not support being set to required or object in thinking mode",
+        "思考模式下不支持tool_choice为required",
+        "不支持思考模式下的tool_choice",
+    ],
+)
+def test_what_cannot_be_had_with_thinking_is_left_out_and_thinking_stays(message: str) -> None:
+    body = {"messages": [], "enable_thinking": True, "tool_choice": "required"}
+    quirks = Quirks().taught("refused", Report(message), body)
+    assert quirks is not None and quirks.dropped == set() and not quirks.tool_choice
 
 
 @pytest.mark.parametrize(

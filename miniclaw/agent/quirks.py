@@ -36,6 +36,10 @@ _NO_STREAM: Final = re.compile(
     rf"\bstream(?:ing)?\b(?! options).{{0,30}}{_NOT}|{_NOT}\w* ?\w*\s?stream(?:ing)?\b(?! options)", re.ASCII
 )
 """ASCII, here and below: a Chinese sentence has no space around a name."""
+_NO_THINKING: Final = re.compile(
+    r"(?:not|n't) support (?:the |extended )?(?:thinking|reasoning)\b(?! content| effort)"
+    r"|\b(?:thinking|reasoning)\W{0,3}(?:mode )?(?:is |are )?(?:not |un)supported|不支持(?:开启|启用|深度)*思考(?!模式下|内容)"
+)
 _ROLES: Final = ("system", "developer")
 _ALTERNATE: Final = r"alternate|consecutive.*(?:role|user|assistant)|role order"
 _ALLOWED: Final = re.compile(
@@ -99,6 +103,10 @@ class Quirks:
         A change that was made before is not made again, so learning comes to an end.
         """
         words = report.words
+        names = [name for name in body if re.search("think|reasoning", name) and _NO_THINKING.search(words)]
+        if found := [name for name in names if self.is_new(name)]:  # first: a model may be called `vision`
+            self.dropped.update(found)
+            return f"no {', '.join(found)}"
         for pattern, name, value in _LESSONS:
             if name == "schemas" and not _has_tools(body, strict=value == "loose"):
                 continue
