@@ -25,8 +25,8 @@ from miniclaw.redis.outbox import RedisOutbox
 from miniclaw.schedules import Schedule
 from miniclaw.session.models import Usage
 from miniclaw.session.outbox import Delivery
-from tests.support.agent import DictatedProvider, eventually, send
-from tests.support.claw import port_of, running_claw
+from tests.support.agent import GUARD, DictatedProvider, eventually, send
+from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import raw_client
 from tests.support.core import FakeClock
 from tests.support.receiver import SECRET, Receiver, receiving, signed_headers
@@ -56,10 +56,23 @@ async def test_while_redis_is_away_messages_are_refused_and_work_goes_on_when_it
             base = f"http://127.0.0.1:{claw.web.port}"
             running, waiting = await send(claw), await send(claw, msg_id="m2")
             await eventually(lambda: len(model.requests) == 2)
-            await asyncio.to_thread(redis.stop)
+            async with raw_client(port_of(claw), TOKEN) as client:
+                await client.command("resume", {"session_id": running.session_id})
+                await asyncio.to_thread(redis.stop)
+                here = await client.receipt(await client.send("text", {"text": "into my session"}))
+                assert here["code"] == "storage_unavailable"
+                assert (await client.command("sessions"))["code"] == "storage_unavailable"
             refused = await send(claw, msg_id="m3")
             assert (refused.status, refused.code) == ("unavailable", "storage_unavailable")
-            async with aiohttp.ClientSession() as http:
+            async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+                said = {"model": "miniclaw", "messages": [{"role": "user", "content": "hi"}]}
+                for path, body in (("/v1/chat/completions", said), ("/api/sessions", None)):
+                    method = "POST" if body else "GET"
+                    async with (
+                        asyncio.timeout(GUARD),
+                        http.request(method, base + path, json=body) as response,
+                    ):
+                        assert response.status == 503
                 async with http.get(f"{base}/readyz") as response:
                     assert response.status == 503
                     assert (await response.json())["error"]["code"] == "storage_unavailable"

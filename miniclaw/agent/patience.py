@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
 from typing import Final, TypeVar
 
 from miniclaw.errors import ModelError, StorageUnavailable
 
-__all__ = ["Patience", "until_stored"]
+__all__ = ["Patience", "refuse_at_once", "until_stored", "waits_for_storage"]
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -27,6 +28,19 @@ LONGEST: Final = 60.0
 
 MAX_WAIT_SECONDS: Final = 5.0
 """Between two tries while storage is down."""
+
+
+_waits: ContextVar[bool] = ContextVar("waits_for_storage", default=True)
+
+
+def refuse_at_once() -> None:
+    """From here on in this task storage that is away is an error at once: somebody waits for a receipt."""
+    _waits.set(False)
+
+
+def waits_for_storage() -> bool:
+    """Whether a call may wait until storage is back."""
+    return _waits.get()
 
 
 async def until_stored(write: Callable[[], Awaitable[T]]) -> T:

@@ -11,6 +11,7 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from miniclaw.agent.patience import refuse_at_once
 from miniclaw.config import WebSettings
 from miniclaw.errors import NOT_NOW, ConfigError, MemoryStoreError, ProtocolError, StorageError
 from miniclaw.gateway.access import HostRules, presented_token
@@ -199,6 +200,7 @@ class HttpServer:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        refuse_at_once()
         with log_ids(request_id=new_id("req")):
             return await self._answer(request, handler)
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from miniclaw.agent.patience import refuse_at_once
 from miniclaw.channel.base import Channel
 from miniclaw.errors import NOT_NOW, MemoryStoreError, ProtocolError, StorageError
 from miniclaw.gateway.ingress import refusal
@@ -100,6 +101,7 @@ async def pump(channel: Channel, router: MessageRouter) -> None:
     running: set[asyncio.Task[None]] = set()
 
     async def handle(inbound: Inbound) -> None:
+        refuse_at_once()
         try:
             channel.settle(inbound, await router.route(inbound))
         except Exception:  # boundary: one message that cannot be settled must not stop its channel

@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
+from miniclaw.agent.patience import refuse_at_once
 from miniclaw.config import GatewaySettings
 from miniclaw.errors import ConfigError
 from miniclaw.gateway.access import HostRules, presented_token
@@ -123,6 +124,7 @@ class GatewayServer(ConnectionChannel):
     async def _serve_connection(self, ws: ServerConnection) -> None:
         query = urlsplit(ws.request.path).query if ws.request is not None else ""
         html = "html=1" in query.split("&")
+        refuse_at_once()
         connection = self.open(_WebSocket(ws, self._closing), ws.username, html=html)
         try:
             async for frame in ws:

@@ -14,6 +14,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
+from miniclaw.agent.patience import waits_for_storage
 from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
 from miniclaw.redis.address import pool_of
 
@@ -129,7 +130,7 @@ class RedisLink:
         Args:
             name: of the function in `functions.lua`.
             args: texts and numbers.
-            waits: whether it is tried again while Redis is away.
+            waits: whether it is tried again while Redis is away; never where somebody waits for a receipt.
 
         Raises:
             StorageUnavailable: (from the future) Redis is away.
@@ -144,6 +145,7 @@ class RedisLink:
         if self._task is None or len(self._calls) >= QUEUE:
             future.set_exception(StorageUnavailable("There is no connection to Redis."))
             return future
+        waits = waits and waits_for_storage()
         self._calls.append(_Call(command, future, waits, loop.time() + self._patience))
         self._wake.set()
         return future

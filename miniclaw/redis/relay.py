@@ -13,6 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -449,7 +450,8 @@ class RedisRelay:
         self._bus.relay(topic, event)
 
     def _spawn(self, work: Any) -> None:
-        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        # A context of its own: it is not the receipt of whoever watches that waits for it.
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
