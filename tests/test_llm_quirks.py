@@ -879,6 +879,8 @@ async def test_what_is_refused_is_known_in_many_wordings_and_the_rest_is_kept(
         "Unable to submit request because thinking is not supported by this model.",  # Vertex
         "This model doesn't support reasoning",
         "当前模型不支持思考模式",
+        "Thinking level MINIMAL is not supported for this model.",  # Gemini
+        "Reasoning is mandatory for this endpoint and cannot be disabled.",  # OpenRouter
     ],
 )
 def test_a_model_that_cannot_think_is_not_told_how_to_from_then_on(message: str) -> None:
@@ -888,6 +890,23 @@ def test_a_model_that_cannot_think_is_not_told_how_to_from_then_on(message: str)
     quirks = Quirks().taught("refused", Report(message), body)
     assert quirks is not None and quirks.dropped == set(thinking) and quirks.images == "taken"
     assert quirks.taught("refused", Report(message), body | {"messages": []}) is None, "once"
+
+
+@pytest.mark.parametrize(
+    ("sent", "message"),
+    [
+        ({"reasoning_effort": "low"}, "Model grok-4-1-fast does not support parameter reasoningEffort."),
+        ({"reasoning": {"effort": "low"}}, "Model grok-4-1-fast does not support parameter reasoningEffort."),
+        ({"presence_penalty": 0.1}, "Argument not supported on this model: presencePenalty"),
+        ({"stop": ["x"]}, "Argument not supported on this model: stop"),
+    ],
+)
+def test_a_parameter_that_is_refused_in_another_spelling_is_left_out(
+    sent: dict[str, Any], message: str
+) -> None:
+    body = {"messages": [{"role": "user", "content": "stop"}], "temperature": 0.5, "user": "u", **sent}
+    quirks = Quirks().taught("refused", Report(message), body)
+    assert quirks is not None and quirks.dropped == set(sent)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ _NO_STREAM: Final = re.compile(
 _NO_THINKING: Final = re.compile(
     r"(?:not|n't) support (?:the |extended )?(?:thinking|reasoning)\b(?! content| effort)"
     r"|\b(?:thinking|reasoning)\W{0,3}(?:mode )?(?:is |are )?(?:not |un)supported|不支持(?:开启|启用|深度)*思考(?!模式下|内容)"
+    r"|\b(?:thinking|reasoning) (?:level|budget)(?: \W?[\w.-]+\W?)? (?:is )?not supported"
+    r"|\b(?:thinking|reasoning)\b(?: is mandatory\b|[\w ,]{0,60} cannot be disabled)"
 )
 _ROLES: Final = ("system", "developer")
 _ALTERNATE: Final = r"alternate|consecutive.*(?:role|user|assistant)|role order"
@@ -257,14 +259,16 @@ _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
 def _is_about(name: str, value: object, message: str) -> bool:
     """Whether a sentence is about a parameter: it has its name, a key of its value, or the value itself."""
     if "_" in name or name in {"temperature", "logprobs"}:
-        about = rf"\b{name.replace('_', '[_ ]')}\b"
+        about = rf"\b{name.replace('_', '[_ ]?')}\b"  # xAI writes `reasoningEffort`
     else:
         about = (
             rf"['\"`]{name}['\"`]|(?:supplied|parameter|argument|field|参数)\W{{1,3}}{name}\b"
-            rf"|参数{name}\b|\b{name}\W{{0,3}}(?:is |are )?(?:{_NOT}|extra|unknown|参数)"
+            rf"|(?:parameter|argument)s? [a-z ]{{1,40}}: ?{name}\W*$|参数{name}\b|\b{name}\W{{0,3}}(?:is |are )?(?:{_NOT}|extra|unknown|参数)"
         )
     parts = list(value) if isinstance(value, dict) else [value] if isinstance(value, str) and value else []
     named = [rf"\b{part}\b" if "_" in part else rf"['\"`]{re.escape(part)}['\"`]" for part in map(str, parts)]
+    if isinstance(value, dict):
+        named += [rf"\b{name}[_ .]?{re.escape(str(key))}\b" for key in value]
     return re.search("|".join([about, *named]), message, re.ASCII) is not None
 
 
