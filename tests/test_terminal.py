@@ -185,6 +185,17 @@ def test_a_question_takes_commands_and_ends_when_it_is_settled_elsewhere(tmp_pat
         terminal.wait_for("›")
         terminal.type("忘记我住在杭州\r")
         terminal.wait_for("Allow?")
+        with Terminal("chat", "--resume", *options, env={**CLEVER, "TERM": term}) as other:
+            other.wait_for("waiting_approval")  # it goes on with the turn that runs
+            other.wait_for("Allow?")
+            other.type("n\r")
+            other.wait_for("idle")
+            other.type("exit\r")
+            assert other.exit_code() == 0
+        terminal.wait_for("denied elsewhere")
+        terminal.wait_for("›")
+        terminal.type("忘记我住在杭州\r")
+        terminal.wait_for("Allow?")
         terminal.type("/approve session\r")
         terminal.wait_for("已经删除")
         terminal.wait_for("›")

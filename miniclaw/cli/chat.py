@@ -69,18 +69,20 @@ async def _talk(conversation: Conversation, read_line: ReadLine) -> int:
     """Read lines until the user leaves. Ctrl+C ends the turn first and the program next."""
     failed = False
     while True:
-        try:
-            line = await read_line()
-        except KeyboardInterrupt:
-            return 130
-        if line is None or line.strip().lower() in LEAVE:
-            return 1 if failed and not sys.stdin.isatty() else 0
-        if not (line := readable(line)).strip():
-            continue
-        try:
-            if await conversation.carry_out(line.strip()):
+        text = None
+        if conversation.entered is None or not sys.stdin.isatty():
+            try:
+                line = await read_line()
+            except KeyboardInterrupt:
+                return 130
+            if line is None or line.strip().lower() in LEAVE:
+                return 1 if failed and not sys.stdin.isatty() else 0
+            if not (text := readable(line)).strip():
                 continue
-            end = await interruptible(conversation, line[1:] if line.startswith("//") else line)
+        try:
+            if text is not None and await conversation.carry_out(text.strip()):
+                continue
+            end = await interruptible(conversation, text and text.removeprefix("/" * text.startswith("//")))
             failed = end["name"] == "turn.failed"
             if failed:
                 conversation.screen.error(end["data"]["message"])

@@ -18,7 +18,7 @@ __all__ = ["Conversation", "ReadLine"]
 
 ReadLine = Callable[[], Awaitable[str | None]]
 """Reads a line of the user; `None` at the end of input."""
-PHASES = {"turn.started": "running", "approval.requested": "waiting_approval", "approval.resolved": "running"}
+PHASES = {"turn.started": "running", "turn.snapshot": "running", "approval.resolved": "running"}
 
 
 class Conversation:
@@ -38,6 +38,8 @@ class Conversation:
         self.screen = screen
         self.state = state
         self.turn_id: str | None = None
+        self.entered: str | None = None
+        """The turn that ran in a session when it was entered, until `say(None)` goes on with it."""
         self._link = link
         self._allow = frozenset(allow)
         self._ask = ask
@@ -97,7 +99,8 @@ class Conversation:
             rows = (await self.command("sessions"))["sessions"]
             session_id = rows[0]["session_id"] if rows else None
         if session_id is not None:
-            self.session_id = (await self.command("resume", {"session_id": session_id}))["session_id"]
+            found = await self.command("resume", {"session_id": session_id})
+            self.session_id, self.entered = found["session_id"], found["turn_id"]
 
     def reader_ended(self, reader: asyncio.Task[None]) -> None:
         """Whoever waits for an answer learns why none will come, such as an output that is closed."""
@@ -126,8 +129,8 @@ class Conversation:
         result: dict[str, Any] = reply["result"]
         return result
 
-    async def say(self, text: str) -> dict[str, Any]:
-        """Send a text and return the payload of the turn's end.
+    async def say(self, text: str | None) -> dict[str, Any]:
+        """Send a text, or go on with the turn `entered`, and return the payload of the turn's end.
 
         Raises:
             ProtocolError: the gateway refused it.
@@ -135,19 +138,29 @@ class Conversation:
         self._end = asyncio.get_running_loop().create_future()
         self._enter("running")
         try:
-            return await self._say(text, self._end)
+            await (self._take_up() if text is None else self._send_text(text))
+            return await self._until(self._end)
         finally:
             self._unanswered.clear()
             await self._stop_typing()
             self._enter("idle")
             self.turn_id = self._end = None
 
-    async def _say(self, text: str, ended: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
+    async def _take_up(self) -> None:
+        turn_id, self.entered = self.entered, None
+        await self.command("ping")  # before its answer what came with the first look is passed over
+        self.turn_id = turn_id
+        await self.command("resume", {"session_id": self.session_id, "turn_id": turn_id})
+
+    async def _send_text(self, text: str) -> None:
+        self.entered = None
         payload = {"text": text, **({"session_id": self.session_id} if self.session_id else {})}
         reply = await self._request("text", payload)
         if "code" in reply:
             raise ProtocolError(reply["code"], reply["message"])
         self.session_id = reply["session_id"]
+
+    async def _until(self, ended: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
         asking = asyncio.get_running_loop().create_task(self._ask_person())
         asking.add_done_callback(self.reader_ended)
         try:
@@ -187,6 +200,8 @@ class Conversation:
         finally:
             self._enter("idle")
         self.session_id = result.get("session_id") or self.session_id
+        if command.name == "resume":
+            self.entered = result["turn_id"]
         if command.name == "model":
             self.state.model = str(result.get("model") or self.state.model)
         if command.name == "help":
@@ -211,11 +226,13 @@ class Conversation:
             if settled and name == "approval.resolved":
                 self.screen.settled(data["decision"])
         self.screen.show_event(payload)
-        if name != "approval.resolved" or not self._unanswered:
+        asked = data if name == "approval.requested" else data.get("approval")  # a snapshot has it
+        if asked is not None:
+            self._enter("waiting_approval")
+            await self._on_approval(asked)
+        elif name != "approval.resolved" or not self._unanswered:
             self._enter(PHASES.get(name, self.state.phase))
-        if name == "approval.requested":
-            await self._on_approval(data)
-        elif name in TERMINAL_EVENTS and self._end is not None and not self._end.done():
+        if name in TERMINAL_EVENTS and self._end is not None and not self._end.done():
             self._end.set_result(payload)
 
     async def _on_approval(self, data: dict[str, Any]) -> None:

@@ -19,8 +19,8 @@ class Talks(Protocol):
     screen: Screen
     session_id: str | None
 
-    async def say(self, text: str) -> dict[str, Any]:
-        """Send a text and return the payload of the turn's end."""
+    async def say(self, text: str | None) -> dict[str, Any]:
+        """Send a text, or go on with the turn that was entered, and return the payload of the turn's end."""
         ...
 
     async def cancel(self) -> None:
@@ -58,7 +58,7 @@ def _print_object(conversation: Talks, end: dict[str, Any], data: dict[str, Any]
     print(json.dumps(row, ensure_ascii=False))
 
 
-async def interruptible(conversation: Talks, text: str) -> dict[str, Any]:
+async def interruptible(conversation: Talks, text: str | None) -> dict[str, Any]:
     """A turn that the first Ctrl+C cancels; the second leaves the program."""
     loop = asyncio.get_running_loop()
     turn = loop.create_task(conversation.say(text))
