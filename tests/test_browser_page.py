@@ -88,7 +88,7 @@ async def test_markdown_becomes_headings_tables_lists_links_and_code_that_can_be
 
 TOP_OF_LINE = """async line => {
   await new Promise(requestAnimationFrame)
-  const nodes = document.createTreeWalker(document.querySelector(".answer pre"), NodeFilter.SHOW_TEXT)
+  const nodes = document.createTreeWalker([...document.querySelectorAll(".answer")].at(-1), NodeFilter.SHOW_TEXT)
   const range = document.createRange()
   while (nodes.nextNode()) {
     const at = nodes.currentNode.data.indexOf(line)
@@ -99,22 +99,41 @@ TOP_OF_LINE = """async line => {
 }"""
 
 
-async def test_who_reads_in_an_open_code_block_stays_at_the_line_when_it_ends(
+LINES = [f"line {number} = {'a long line ' * (number % 20)}\n" for number in range(120)]
+ROWS = [f"line {number} = a\n" for number in range(120)]
+
+
+async def test_who_reads_in_an_open_block_stays_at_the_line_when_it_ends(
     tmp_path: Path, chromium: Chromium, dictated: DictatedProvider
 ) -> None:
     async with running_claw(tmp_path, dictated, web=True) as claw, chromium.tab(claw) as tab:
-        await tab.send("code")
-        code = "".join(f"line {number} = {'a long line ' * (number % 20)}\n" for number in range(120))
-        dictated.say(f"Here:\n\n```text\n{code}")
-        await expect(tab.answer.locator(".open pre")).to_contain_text("line 119")
-        await tab.page.locator("#scroller").hover()
-        await tab.page.mouse.wheel(0, -900)
-        await expect(tab.page.locator("#latest")).to_be_visible()
-        await tab.page.evaluate("document.querySelector('#scroller').scrollTop = 900")
-        top = await tab.page.evaluate(TOP_OF_LINE, "line 50")
-        dictated.end("```\n\nThat was it.\n\n")
-        await tab.ended(1)
-        assert await tab.page.evaluate(TOP_OF_LINE, "line 50") == top
+        middle = await tab.page.evaluate("innerHeight / 2")
+        for number, (text, ending, moves) in enumerate(
+            (
+                ("```text\n" + "".join(LINES), "```\n\n", 0),
+                ("".join(ROWS), "\n", 1),
+                ("| a | b |\n|---|---|\n" + "".join(f"| {row.strip()} | x |\n" for row in ROWS), "\n", 45),
+                ("".join(f"> {row}" for row in ROWS), "\n", 30),
+                ("$$\n" + "".join(ROWS), "$$\n", 30),
+            ),
+            start=1,
+        ):
+            await tab.send("go")
+            dictated.say(f"Here:\n\n{text}")
+            await expect(tab.answer.locator(".open")).to_contain_text("line 119")
+            await tab.page.locator("#scroller").hover()
+            await tab.page.mouse.wheel(0, -900)
+            await expect(tab.page.locator("#latest")).to_be_visible()
+            await tab.page.evaluate(
+                "y => (document.querySelector('#scroller').scrollTop += y)",
+                await tab.page.evaluate(TOP_OF_LINE, "line 50 ") - middle,
+            )
+            top = await tab.page.evaluate(TOP_OF_LINE, "line 50 ")
+            dictated.say(f"{ending}That was it.\n\n")
+            await expect(tab.answer.locator(".md")).to_contain_text("That was it.")
+            dictated.end("more words " * 900)
+            await tab.ended(number)
+            assert abs(await tab.page.evaluate(TOP_OF_LINE, "line 50 ") - top) <= moves, text[:9]
 
 
 async def _shows_markdown(tab: Tab) -> None:

@@ -63,7 +63,7 @@ export class Answer {
 		this.element.replaceChildren()
 	}
 
-	/** Take back what was not stored: all behind the last tool's result. */
+	/** What was not stored goes: all behind the last tool's result. */
 	withdraw() {
 		const kept = this.#parts.findLastIndex(part => part instanceof ToolPart && part.isDone) + 1
 		for (const part of this.#parts.splice(kept)) part.element.remove()
@@ -83,7 +83,7 @@ export class Answer {
 		}
 	}
 
-	/** `html` is its rendering, as blocks or one piece, `rest` what is still open. */
+	/** `html` is one piece or blocks, `rest` what is still open. */
 	addText(text, html, rest = "") {
 		const blocks = [html ?? []].flat()
 		return this.add(new TextPart(text, blocks, blocks.length ? rest : text))

@@ -4,7 +4,7 @@ import {owner} from "./dom.js"
 
 const TIMEOUT_MS = 20_000
 
-/** A refusal; `offline`, `timeout` or `unreachable` where nothing came back. */
+/** `offline`, `timeout` or `unreachable` where nothing came back. */
 export class Refusal extends Error {
 	constructor(code, message = "", status = 0) {
 		super(message)

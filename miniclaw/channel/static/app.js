@@ -1,4 +1,4 @@
-/* Joins the parts of the page: which chat is shown, where events go, what is sent. */
+/* Joins the parts: which chat is shown, where events go, what is sent. */
 
 import {call} from "./api.js"
 import {Composer} from "./composer.js"
@@ -147,7 +147,7 @@ function show(thread) {
 	if (matchMedia("(pointer: fine)").matches) composer.focus()
 }
 
-/** Fresh, it reads the log behind `resume`, unless the connection is slow. */
+/** Fresh, it reads the log behind `resume`. */
 function bringUpToDate(thread) {
 	if (!thread.session || !thread.isStale) return
 	if (wire.isOpen || wasOpen) thread.sync()

@@ -55,7 +55,7 @@ export class ToolPart {
 		const what = h("span.tool-what", h("span.tool-name", call.name), brief(this.arguments))
 		const summary = h("summary", this.#state, what, this.#time, h("span.chevron", icon("right")))
 		this.element = h("details.part.fold.tool", summary, this.#body)
-		// Filled before it opens: nothing jumps; a search opens it without a click.
+		// Filled before it opens: nothing jumps; a search needs no click.
 		summary.addEventListener("click", () => this.#fill())
 		this.element.addEventListener("toggle", () => this.element.open && this.#fill())
 		this.#show("running")
@@ -127,7 +127,7 @@ const RESOLUTIONS = {denied: "denied", unattended: "denied", once: "approvedOnce
 
 const CHOICES = [["once", "allowOnce", "primary"], ["session", "allowSession"], ["always", "allowAlways"], ["deny", "deny", "danger"]]
 
-/** Asks whether a call may run; `decide(id, choice)` tells the server. */
+/** `decide(id, choice)` tells the server. */
 export class ApprovalPart {
 	#buttons = h("div.choices")
 	#problem = h("p.problem-text", {role: "alert"})

@@ -47,7 +47,7 @@ export class Composer {
 		this.load()
 	}
 
-	/** The chat got its session, or (no key) is gone: the draft goes along. */
+	/** The chat got its session, or (no key) is gone. */
 	rename(key = "new") {
 		const from = this.#key
 		const draft = this.#draft
@@ -115,7 +115,7 @@ export class Composer {
 	}
 
 	#pressed(event) {
-		// 229: an input method at work, in Safari also behind its end, which may never come.
+		// 229: an input method at work, in Safari also behind its end.
 		const isComposing = event.isComposing || event.keyCode === 229
 		if (isComposing || this.#slash?.pressed(event)) return
 		if (event.key === "ArrowUp" && !this.field.value) this.on.editLast()
@@ -173,7 +173,7 @@ export class Composer {
 		this.#enable()
 	}
 
-	/** What waited for the server comes now, what may be needed a little later. */
+	/** What waited comes now, what may be needed a little later. */
 	connected() {
 		setTimeout(() => this.#take(), this.#held.length ? 0 : IDLE_MS)
 		this.#files?.again()

@@ -1,4 +1,4 @@
-/* What opens over the page; forms and menus come when they are first needed. */
+/* What opens over the page; forms and menus come when needed. */
 
 import {$, announce, h, icon} from "./dom.js"
 import {later, name, say, t, why} from "./i18n.js"

@@ -1,4 +1,4 @@
-/* Files for the next message: chosen, pasted or dropped, uploaded at once. */
+/* Files for the next message, uploaded at once. */
 
 import {call} from "./api.js"
 import {signButton, toast} from "./dialogs.js"

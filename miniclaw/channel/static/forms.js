@@ -1,4 +1,4 @@
-/* Menus, forms and sheets; loaded when the first one opens. */
+/* Menus, forms and sheets. */
 
 import {call, link, sessionPath} from "./api.js"
 import {failed, style, toast} from "./dialogs.js"
@@ -21,7 +21,6 @@ const SHORTCUTS = [
 	[[MAIN, "/"], "shortcuts"]
 ]
 
-/** What was drawn anew has its id. */
 const again = element => $(element.id) ?? element
 
 /** Items are `[shape, key, run, style]`. */

@@ -1,4 +1,4 @@
-/* Texts in Chinese and English; elements remember their keys. */
+/* Texts; elements remember their keys. */
 
 const LANGUAGES = ["zh-CN", "en"]
 const said = new WeakMap()

@@ -8,7 +8,7 @@ export function getMessages(id, before, limit = 50) {
 	return call(sessionPath(id, `/messages${query({limit, html: 1, before})}`))
 }
 
-/** The last page, and those before it that `isCut(first message)` wants. */
+/** The last page, and what `isCut(first message)` wants. */
 export async function lastPage(id, isCut) {
 	const page = await getMessages(id)
 	while (page.more && isCut(page.messages[0])) {
@@ -36,7 +36,6 @@ export function said(messages) {
 	return [content, attachments]
 }
 
-/** Why it is not shown. */
 export function problem(error, retry) {
 	const isGone = error.status === 404 || error.code === "session_not_found"
 	const text = isGone ? "chatMissing" : ["loadFailed", {reason: why(error)}]

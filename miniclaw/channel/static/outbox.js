@@ -1,4 +1,4 @@
-/* Messages that the server has not confirmed; each keeps its id and so is taken once. */
+/* Messages not yet confirmed; each keeps its id and so is taken once. */
 
 import {newId, sound, tab} from "./dom.js"
 import {why} from "./i18n.js"
@@ -61,7 +61,7 @@ export class Outbox {
 		return this.#entries.filter(entry => (session ? entry.session === session : entry.draft === draft))
 	}
 
-	/** What a page without a chat's address shows: a draft, or its session. */
+	/** What a page without a chat's address shows. */
 	get place() {
 		const entry = this.#entries.find(({session, draft, problem}) => !session || (draft && !problem))
 		return entry && (entry.session ?? entry.draft)

@@ -1,4 +1,4 @@
-/* Everything that streams is painted at most once a frame. */
+/* What streams is painted at most once a frame. */
 
 const waiting = new Set()
 

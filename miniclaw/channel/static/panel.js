@@ -1,4 +1,4 @@
-/* The panel beside the conversation: one frame for what `panels.js` and `inbox.js` describe. */
+/* One frame for what `panels.js` and `inbox.js` describe. */
 
 import {style} from "./dialogs.js"
 import {$, h, icon, listen} from "./dom.js"

@@ -1,6 +1,6 @@
-/* The one owner of the scroll position: follows the end only while the reader is there. */
+/* The one owner of the scroll position: follows while the reader is at the end. */
 
-/** Near the end is at the end: standing there, and coming from above. */
+/** What is at the end: standing, and coming from above. */
 const AT_PX = 4
 const NEAR_PX = 40
 
@@ -12,6 +12,7 @@ export class ScrollKeeper {
 	#touching = false
 
 	constructor(scroller, content, button) {
+		ScrollKeeper.it = this
 		this.scroller = scroller
 		this.button = button
 		scroller.addEventListener("scroll", () => this.#scrolled(), {passive: true})
@@ -47,13 +48,22 @@ export class ScrollKeeper {
 	}
 
 	/** Change what is above, or grows upwards, without moving what is looked at. */
-	holding(element, change) {
-		const before = element.getBoundingClientRect().bottom
+	holding(line, change) {
+		const before = line()
 		this.scroller.classList.add("unanchored")
 		change()
-		this.scroller.scrollTop += element.getBoundingClientRect().bottom - before
+		this.scroller.scrollTop += line() - before
 		this.#remember()
 		requestAnimationFrame(() => this.scroller.classList.remove("unanchored"))
+	}
+
+	/** Open text becomes what `done`, or `end`, holds more: the line in the middle stays. */
+	swapping(done, end, change) {
+		const height = done.offsetHeight
+		const open = done.parentNode.offsetHeight - height
+		const share = (innerHeight / 2 - done.getBoundingClientRect().bottom) / open
+		if (this.#following || !(share > 0 && share < 1)) change()
+		else this.holding(() => share * (end.offsetHeight - height || open), change)
 	}
 
 	/** Run where it is near what is seen; what is returned looks anew. */
@@ -82,6 +92,8 @@ export class ScrollKeeper {
 
 	#scrolled() {
 		const {scrollTop, scrollHeight, clientHeight} = this.scroller
+		// The page's own moves are known.
+		if (scrollTop === this.#top) return
 		const isDown = scrollTop > this.#top
 		const arrived = this.#distance <= (isDown ? NEAR_PX : AT_PX) || (isDown && scrollTop + clientHeight >= this.#goal - AT_PX)
 		if (arrived) this.#following = true

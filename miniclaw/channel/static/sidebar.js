@@ -1,4 +1,4 @@
-/* The list of chats, kept up to date by `session.updated`. */
+/* The list of chats. */
 
 import {call, query, sessionPath} from "./api.js"
 import {chatMenu, failed, signButton} from "./dialogs.js"

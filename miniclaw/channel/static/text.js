@@ -1,11 +1,14 @@
-/* Text of an answer: finished blocks, which never change again, and the open text behind them. */
+/* Text of an answer: finished blocks, and the open text behind them. */
 
 import {h, icon} from "./dom.js"
 import {copyFrom} from "./ending.js"
 import {soon} from "./paint.js"
+import {ScrollKeeper} from "./scroll.js"
 
-/** An open code block looks like a closed one: its end moves nothing. */
+/** An open code block looks like a closed one. */
 const FENCE = /^(?:\s*\n)? {0,3}(?:`{3,}(?!.*`)|~{3,})[^\S\n]*(\S*).*\n/
+/** No paragraph, no code: its rows get another height. */
+const GROWS = /^<(?!p>|pre(?! c))/
 
 export class TextPart {
 	#node = document.createTextNode("")
@@ -42,21 +45,25 @@ export class TextPart {
 		return true
 	}
 
-	/** At the text's end; `html` is the whole, where it came. */
+	/** `html` is the whole, where it came. */
 	finish(html) {
 		if (this.open.trim()) {
 			if (!html) return
-			this.#done.replaceChildren()
-			this.#fresh = [html]
+			this.#done.replaceChildren(fragment(html))
+			this.#fresh = []
 		}
 		this.#setOpen("")
 	}
 
 	paint() {
-		if (this.#fresh.length) {
-			this.#done.append(...this.#fresh.map(fragment))
-			this.#fresh = []
-		}
+		const end = this.#node.data.includes(this.open.trim()) ? this.element : this.#done
+		if (GROWS.test(this.#fresh[0])) ScrollKeeper.it.swapping(this.#done, end, () => this.#write())
+		else this.#write()
+	}
+
+	#write() {
+		this.#done.append(...this.#fresh.map(fragment))
+		this.#fresh = []
 		const [head, language] = FENCE.exec(this.open) ?? [null]
 		if (this.#replaced || head !== this.#head) {
 			this.#replaced = true

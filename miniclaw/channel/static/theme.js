@@ -1,4 +1,4 @@
-/* Before the first paint, so no module: light, dark, or what the system says. */
+/* Before the first paint, so no module: light, dark or the system's. */
 (() => {
 	const dark = matchMedia("(prefers-color-scheme: dark)")
 	const apply = () => {

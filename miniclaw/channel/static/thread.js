@@ -1,4 +1,4 @@
-/* One chat: its turns from the log, live events, and messages on their way. */
+/* One chat: turns of the log, live events, messages on their way. */
 
 import {failed} from "./dialogs.js"
 import {h} from "./dom.js"
@@ -206,7 +206,6 @@ export class Thread {
 		return this.#knows && role !== "user" && position > this.#first && turn && id !== running && (turn.isDirty || !turn.hasEnded)
 	}
 
-	/** The rest of the running turn comes as events. */
 	#merge(page, running, open) {
 		const before = this.#seen ?? this.#turns
 		if (page.more && !page.messages.some(({turn_id: id}) => before.has(id))) this.#beginAnew(open)
@@ -257,7 +256,8 @@ export class Thread {
 			this.#fail(null)
 			this.#setBusy(true)
 			// Else the chat was begun anew meanwhile.
-			if (first === this.#first) this.tools.scroll.holding(this.#list.firstElementChild, () => this.#prepend(page))
+			const top = this.#list.firstElementChild
+			if (first === this.#first) this.tools.scroll.holding(() => top.getBoundingClientRect().bottom, () => this.#prepend(page))
 			this.#look() // it may still be in sight
 		} catch (error) {
 			this.#fail(error)
@@ -281,7 +281,6 @@ export class Thread {
 		this.#older.hidden = !page.more
 	}
 
-	/** What comes from the log is not read out. */
 	#setBusy = isBusy => this.element.setAttribute("aria-busy", isBusy)
 
 	#fail(error) {

@@ -1,4 +1,4 @@
-/* One turn: a message and its answer. Takes events in their order. */
+/* One turn: a message and its answer. */
 
 import {Answer} from "./answer.js"
 import {ApprovalPart, ReasoningPart, ToolPart, frame} from "./cards.js"
@@ -33,7 +33,7 @@ export class Turn {
 		Object.assign(this, {id, on, attempt: 0, seq: 0})
 		/** Not all is shown: the log is read when the turn ends. */
 		this.isDirty = false
-		/** It seems to have ended without an answer; an event may deny it. */
+		/** It seems to have ended without an answer. */
 		this.isGuess = false
 		this.#acts.append(copyButton(() => this.#userText, "copy"), signButton("edit", "editMessage", () => this.edit()))
 		const user = h("div.user", {role: "group", label: "youSaid"}, this.#files, this.#bubble, this.#acts)
@@ -70,12 +70,11 @@ export class Turn {
 		this.wait(place > 0 ? "queued" : "queuedNext", {position: place})
 	}
 
-	/** Another turn has ended. */
 	moveUp({place = 0}) {
 		if (!this.hasEnded && this.place > place) this.#queue(this.place - 1)
 	}
 
-	/** What is shown stays until the next events tell all of it. */
+	/** What is shown stays until the next events tell all. */
 	restart() {
 		Object.assign(this, {attempt: 0, seq: 0, isDirty: false})
 		this.#isOld = true
@@ -195,7 +194,6 @@ export class Turn {
 	}
 
 	#block(attempt, seq, data) {
-		// A text's last blocks come with the number of the event that ends it.
 		const isLast = seq === this.seq + 1 && data.rest === ""
 		if (attempt > this.attempt || (seq > this.seq && !isLast)) return "gap"
 		const part = this.#answer.lastText

@@ -1,4 +1,4 @@
-/* The one WebSocket: requests, events, coming back after every break. */
+/* The one WebSocket, coming back after every break. */
 
 import {Refusal} from "./api.js"
 import {newId, owner} from "./dom.js"
