@@ -1,8 +1,7 @@
 """Formulas in Markdown: TeX between its delimiters stays as the model wrote it.
 
-Two rules of the grammar, for blocks and within a line. What they take becomes text in `pre.math` or `span.math`,
-with its delimiters; nothing is typeset. A line alone tells whether a block begins, so that a text which is
-still growing is cut into the same blocks as a whole one.
+Two rules, for blocks and within a line, make it text in `pre.math` or `span.math`; nothing is typeset. A line
+alone tells whether a block begins, so that a growing text is cut into the same blocks as a whole one.
 """
 
 from __future__ import annotations
@@ -28,10 +27,11 @@ _SIGN = re.compile(r"[\\^_={+&]")
 _WORDS = re.compile(r"[\s\]]")
 _NUMBERS = re.compile(r"[\d\s,–-]*")
 _DOLLAR = re.compile(
-    rf"(?<![A-Za-z0-9$])\$(?![\s$])((?:\\.|[^$\\\n]){{1,{LONGEST}}}+)(?<!\s)\$(?![A-Za-z0-9_$({{])"
+    rf"(?<![A-Za-z0-9$])\$(?![\s$)）\],*.:，。：])((?:\\.|[^$\\\n]){{1,{LONGEST}}}+)(?<!\s)\$(?![A-Za-z0-9_$({{])"
 )
 _AMOUNT = re.compile(r"\d(?=\S*\s)[^\\^_={}<>|]*")
-"""Between two dollars: `5 and 10` is money, `2 + x^2` is not."""
+"""Between two dollars: `5 and 10` is money, `2 + x^2` is not; in `_MARKS` without TeX, what is code, a link or bold."""
+_MARKS = re.compile(r"[^\\^_{]*(?:\]\(|\*\*)[^\\^_{]*|[^\\^_{]*[*(（\[]|[^`]*`.*", re.DOTALL)
 
 
 def enable(parser: MarkdownIt) -> None:
@@ -73,8 +73,7 @@ def _block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     at = state.bMarks[start] + state.tShift[start]
     if state.src[at : at + 1] not in ("$", "\\") or state.is_code_block(start):
         return False
-    line = state.src[at : state.eMarks[start]]
-    if (delimiters := _opened(line)) is None:
+    if (delimiters := _opened(line := state.src[at : state.eMarks[start]])) is None:
         return False
     if silent:
         return True
@@ -103,15 +102,16 @@ def _inline(state: StateInline, silent: bool) -> bool:
         closing = _closing(found)
         last = source.find(closing, found.end(), min(state.posMax, at + LONGEST))
         inside = source[found.end() : last]
-        if last < 0 or not inside.strip() or (found[0] == "\\[" and _NUMBERS.fullmatch(inside)):
+        foreign = {"\\[": _NUMBERS, "$$": _MARKS}.get(found[0])
+        if last < 0 or not inside.strip() or (foreign and foreign.fullmatch(inside)):
             return False
         stop = last + len(closing)
     else:
         dollars = _DOLLAR.match(source, at, state.posMax)
-        if dollars is None or _AMOUNT.fullmatch(dollars[1]):
+        if dollars is None or _AMOUNT.fullmatch(dollars[1]) or _MARKS.fullmatch(dollars[1]):
             return False
         stop = dollars.end()
+    state.pos = stop
     if not silent:
         state.push("math_inline", "span", 0).content = source[at:stop]
-    state.pos = stop
     return True
