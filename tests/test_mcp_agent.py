@@ -400,6 +400,43 @@ async def test_of_two_clients_that_ask_at_once_one_starts_the_gateway_for_both(t
             assert (await client.answer(1))["result"]["isError"] is False
 
 
+async def test_calls_at_once_share_the_directory_and_a_gateway_of_its_own_waits_for_them(
+    tmp_path: Path,
+) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "slow.py").write_text(
+        f"""
+from pathlib import Path
+from miniclaw.tools import tool
+from miniclaw.tools.context import ToolContext
+@tool(risk="write")
+def slow(path: str, tool_context: ToolContext) -> str:
+    "Says that it runs and reads a pipe."
+    Path({str(tmp_path / "runs")!r}).touch()
+    return Path(path).read_text()
+""",
+        encoding="utf-8",
+    )
+    os.mkfifo(pipe := tmp_path / "pipe")
+    yes: Object = {"_meta": meta(elicitation={}), "inputResponses": {"approval": {"action": "accept"}}}
+    async with on_stdio(tmp_path) as client:
+        slow = {"name": "slow", "arguments": {"path": str(pipe)}}
+        client.send({"id": "slow", "method": "tools/call", "params": {**slow, **yes}})
+        await eventually((tmp_path / "runs").exists)
+        for n in range(3):
+            write = {"name": "write_file", "arguments": {"path": f"{n}", "content": "hi"}}
+            client.send({"id": n, "method": "tools/call", "params": {**write, **yes}})
+        for _ in range(3):
+            assert (await client.receive())["result"]["isError"] is False
+        client.send({"id": "agent", "method": "tools/call", "params": SUM})
+        assert (await client.call("c", "calculator", expression="1+1"))["result"]["isError"] is False
+        await asyncio.to_thread(pipe.write_text, "end", "utf-8")
+        ended = [await client.receive() for _ in range(2)]
+        assert [one["id"] for one in ended] == ["slow", "agent"]
+        assert not any(one["result"]["isError"] for one in ended)
+
+
 async def test_a_file_is_written_on_stdio_only_while_nobody_else_holds_the_directory(tmp_path: Path) -> None:
     call = {"name": "write_file", "arguments": {"path": "a.txt", "content": "hi"}}
     file = tmp_path / "users" / "owner" / "workspace" / "a.txt"

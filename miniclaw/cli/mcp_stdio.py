@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from miniclaw.config import LoadedSettings
-from miniclaw.errors import ConfigError
+from miniclaw.errors import ConfigError, DirectoryBusy
 from miniclaw.mcp.library import Library
 from miniclaw.mcp.product import product_server
 from miniclaw.mcp.skill_prompts import SkillPrompts
 from miniclaw.mcp.toolset import RegistryTools, context_of
-from miniclaw.rundir import RunDir
+from miniclaw.rundir import RunDir, RunningGateway
 
 if TYPE_CHECKING:
     from miniclaw.app import MiniClaw
@@ -32,7 +32,9 @@ IDLE_SECONDS: Final = 60.0
 """How long a gateway of our own is kept when nobody asks; then others can have the data directory."""
 LOOK_SECONDS: Final = 0.1
 START_LOOKS: Final = 100
-"""How often it is looked whether another process that holds the directory listens by now."""
+"""How often it is looked whether another process that holds the directory listens by now, or has ended."""
+WRITE_SECONDS: Final = 60.0
+"""How long the start of a gateway of our own waits for tools that are changing something."""
 DRAIN_SECONDS: Final = 1.0
 """How long running turns may finish when the client leaves; they go on at the next start."""
 
@@ -55,6 +57,8 @@ class StdioParts:
         self._claw: MiniClaw | None = None
         self._starting = asyncio.Lock()
         self._users = 0
+        self._writers = 0
+        self._written = asyncio.Event()
         self._idle: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -89,8 +93,9 @@ class StdioParts:
         from miniclaw.cli.link import open_link
 
         async with self._starting:
-            if self._claw is None and self._run_dir.running() is None:
-                await self._start_or_wait()
+            if self._claw is None:
+                await self._all_written()
+                await self._take(self._start)
             claw = self._claw
             self._users += claw is not None
         if claw is None:
@@ -105,18 +110,32 @@ class StdioParts:
             self._users -= 1
             self._wait_idle()
 
-    async def _start_or_wait(self) -> None:
-        """Start a gateway, unless another process is just doing so: then wait until it listens."""
+    async def _take(self, take: Callable[[], Awaitable[None]]) -> RunningGateway | None:
+        """Take the directory, or find who listens on it: another process may be about to, or about to end.
+
+        Raises:
+            DirectoryBusy: it is held all the time, and nobody listens.
+        """
+        for left in reversed(range(START_LOOKS)):
+            if (running := self._run_dir.running()) is not None:
+                return running
+            try:
+                await take()
+                return None
+            except DirectoryBusy:
+                if not left:
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
+        return None
+
+    async def _all_written(self) -> None:
+        """Wait until no tool of this process changes anything, which keeps a gateway from starting."""
         try:
-            await self._start()
-        except ConfigError:
-            for _ in range(START_LOOKS):
-                if self._run_dir.running() is not None:
-                    return
-                if not self._run_dir.is_held():
-                    break
-                await asyncio.sleep(LOOK_SECONDS)
-            raise
+            while self._writers:
+                self._written.clear()
+                await asyncio.wait_for(self._written.wait(), WRITE_SECONDS)
+        except TimeoutError:
+            raise ConfigError("A tool is still changing something; ask again when it has ended.") from None
 
     async def _start(self) -> None:
         from miniclaw.app import MiniClaw
@@ -165,15 +184,24 @@ class StdioParts:
 
     @contextlib.asynccontextmanager
     async def _writing(self) -> AsyncIterator[None]:
-        """The user's files are changed by one process at a time."""
-        lock = None if self._claw is not None else RunDir(self._loaded.data_dir)
-        if lock is not None:
-            lock.acquire()
+        """The user's files are changed by one process at a time; all calls of this one share its hold."""
+        async with self._starting:
+            own = self._claw is not None
+            if not (own or self._writers) and await self._take(self._hold) is not None:
+                await self._hold()  # raises that somebody has it
+            self._users += own
+            self._writers += not own
         try:
             yield
         finally:
-            if lock is not None:
-                lock.release()
+            self._users -= own
+            self._writers -= not own
+            if not own and not self._writers:
+                self._run_dir.release()
+                self._written.set()
+
+    async def _hold(self) -> None:
+        self._run_dir.acquire()
 
     def _memory(self) -> LongTermMemory:
         from miniclaw.memory.long_term import LongTermMemory
