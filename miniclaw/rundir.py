@@ -38,6 +38,8 @@ class RunningGateway:
     gateway_port: int | None
     web_port: int | None
     token: str
+    mcp_port: int | None = None
+    """Where `/mcp` is served, if not on the web port."""
 
 
 class RunDir:
@@ -94,7 +96,8 @@ class RunDir:
         temporary = path.with_suffix(".tmp")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(gateway), file)
+            known = {name: value for name, value in asdict(gateway).items() if name != "mcp_port" or value}
+            json.dump(known, file)  # versions that know no such port read it too
         temporary.replace(path)
 
     def release(self) -> None:

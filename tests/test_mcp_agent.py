@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -419,14 +419,13 @@ def slow(path: str, tool_context: ToolContext) -> str:
         encoding="utf-8",
     )
     os.mkfifo(pipe := tmp_path / "pipe")
-    yes: Object = {"_meta": meta(elicitation={}), "inputResponses": {"approval": {"action": "accept"}}}
     async with on_stdio(tmp_path) as client:
         slow = {"name": "slow", "arguments": {"path": str(pipe)}}
-        client.send({"id": "slow", "method": "tools/call", "params": {**slow, **yes}})
+        client.send({"id": "slow", "method": "tools/call", "params": {**slow, **ACCEPTED}})
         await eventually((tmp_path / "runs").exists)
         for n in range(3):
             write = {"name": "write_file", "arguments": {"path": f"{n}", "content": "hi"}}
-            client.send({"id": n, "method": "tools/call", "params": {**write, **yes}})
+            client.send({"id": n, "method": "tools/call", "params": {**write, **ACCEPTED}})
         for _ in range(3):
             assert (await client.receive())["result"]["isError"] is False
         client.send({"id": "agent", "method": "tools/call", "params": SUM})
@@ -437,17 +436,46 @@ def slow(path: str, tool_context: ToolContext) -> str:
         assert not any(one["result"]["isError"] for one in ended)
 
 
-async def test_a_file_is_written_on_stdio_only_while_nobody_else_holds_the_directory(tmp_path: Path) -> None:
-    call = {"name": "write_file", "arguments": {"path": "a.txt", "content": "hi"}}
+ACCEPTED: Object = {"_meta": meta(elicitation={}), "inputResponses": {"approval": {"action": "accept"}}}
+WRITE: Object = {"name": "write_file", "arguments": {"path": "a.txt", "content": "hi"}, **ACCEPTED}
+
+
+async def listed(client: Peer) -> set[str]:
+    """The tools that a client sees which can ask."""
+    listing = await client.request("l", "tools/list", {"_meta": meta(elicitation={})})
+    return {tool["name"] for tool in listing["result"]["tools"]}
+
+
+@pytest.mark.parametrize("holder", ["gateway", "other client"])
+async def test_what_changes_something_on_stdio_is_done_by_who_holds_the_directory(
+    tmp_path: Path, holder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # it is no way to this machine
     file = tmp_path / "users" / "owner" / "workspace" / "a.txt"
-    params = {**call, "_meta": meta(elicitation={}), "inputResponses": {"approval": {"action": "accept"}}}
+    async with AsyncExitStack() as stack:
+        if holder == "gateway":
+            await stack.enter_async_context(running_claw(tmp_path, ScriptedProvider([]), web=True))
+        else:
+            other = await stack.enter_async_context(on_stdio(tmp_path))
+            assert (await other.request(1, "tools/call", SUM))["result"]["isError"] is False
+        client = await stack.enter_async_context(on_stdio(tmp_path))
+        assert {"write_file", "memory_save"} <= await listed(client)
+        asked = (await client.request(1, "tools/call", {**WRITE, "inputResponses": {}}))["result"]
+        assert list(asked["inputRequests"]) == ["approval"] and not await asyncio.to_thread(file.exists)
+        answered = {**WRITE, "requestState": asked["requestState"]}
+        result = (await client.request(2, "tools/call", answered))["result"]
+        assert result["isError"] is False and await asyncio.to_thread(file.read_text, "utf-8") == "hi"
+
+
+async def test_what_a_holder_without_http_would_have_to_do_is_not_offered(tmp_path: Path) -> None:
     async with on_stdio(tmp_path) as client:
         async with running_claw(tmp_path, ScriptedProvider([])):
-            refused = (await client.request(1, "tools/call", params))["result"]
-            assert refused["isError"] is True and "Another miniclaw" in refused["content"][0]["text"]
-        assert not await asyncio.to_thread(file.exists)
-        assert (await client.request(2, "tools/call", params))["result"]["isError"] is False
-        assert await asyncio.to_thread(file.read_text, "utf-8") == "hi"
+            tools = await listed(client)
+            assert "read_file" in tools and not {"write_file", "memory_save"} & tools
+            refused = (await client.request(1, "tools/call", WRITE))["result"]
+            assert refused["isError"] is True and "--port" in refused["content"][0]["text"]
+        assert "write_file" in await listed(client)
+        assert (await client.request(2, "tools/call", WRITE))["result"]["isError"] is False
 
 
 async def test_a_process_answers_at_once_uses_its_tools_and_ends_with_its_input(tmp_path: Path) -> None:

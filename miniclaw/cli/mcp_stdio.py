@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from miniclaw.mcp.ask import Link
     from miniclaw.mcp.library import ReadsSessions
     from miniclaw.mcp.server import MCPServer
-    from miniclaw.mcp.toolset import Registry
+    from miniclaw.mcp.toolset import Carry, Registry
     from miniclaw.memory.long_term import LongTermMemory
     from miniclaw.skills.manager import SkillManager
 
@@ -59,6 +60,7 @@ class StdioParts:
         self._users = 0
         self._writers = 0
         self._written = asyncio.Event()
+        self._road = contextlib.AsyncExitStack()
         self._idle: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -80,6 +82,7 @@ class StdioParts:
             context=partial(context_of, data_dir, self._loaded.settings.users),
             verdict=self._verdict,
             writing=self._writing,
+            can_write=self._can_write,
         )
         return product_server(
             tools=tools,
@@ -139,6 +142,7 @@ class StdioParts:
 
     async def _start(self) -> None:
         from miniclaw.app import MiniClaw
+        from miniclaw.cli.mcp_road import road
 
         settings = self._loaded.settings
         limits = settings.limits.model_copy(update={"drain_seconds": DRAIN_SECONDS})
@@ -149,8 +153,12 @@ class StdioParts:
             web=False,
         )
         self._claw = await claw.__aenter__()
+        port = await self._road.enter_async_context(road(claw, self.server()))
+        if (running := self._run_dir.running()) is not None:
+            self._run_dir.announce(replace(running, mcp_port=port))
 
     async def _stop(self) -> None:
+        await self._road.aclose()
         claw, self._claw = self._claw, None
         if claw is not None:
             await claw.__aexit__(None, None, None)
@@ -183,16 +191,24 @@ class StdioParts:
         return verdict_of(self._loaded.settings.approval, *call)
 
     @contextlib.asynccontextmanager
-    async def _writing(self) -> AsyncIterator[None]:
-        """The user's files are changed by one process at a time; all calls of this one share its hold."""
+    async def _writing(self) -> AsyncIterator[Carry | None]:
+        """The user's files are changed by one process at a time; all calls of this one share its hold.
+
+        Where another one has it and listens, it is given the call.
+        """
         async with self._starting:
             own = self._claw is not None
-            if not (own or self._writers) and await self._take(self._hold) is not None:
-                await self._hold()  # raises that somebody has it
-            self._users += own
-            self._writers += not own
+            holder = None if own or self._writers else await self._take(self._hold)
+            if holder is None:
+                self._users += own
+                self._writers += not own
+        if holder is not None:
+            from miniclaw.cli.mcp_road import carry
+
+            yield partial(carry, holder)
+            return
         try:
-            yield
+            yield None
         finally:
             self._users -= own
             self._writers -= not own
@@ -202,6 +218,10 @@ class StdioParts:
 
     async def _hold(self) -> None:
         self._run_dir.acquire()
+
+    def _can_write(self) -> bool:
+        holder = None if self._claw is not None else self._run_dir.running()
+        return holder is None or bool(holder.mcp_port or holder.web_port)
 
     def _memory(self) -> LongTermMemory:
         from miniclaw.memory.long_term import LongTermMemory

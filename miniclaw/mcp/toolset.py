@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +18,17 @@ if TYPE_CHECKING:  # a server answers before it needs them
     from miniclaw.tools.base import Risk, Tool, ToolResult
     from miniclaw.tools.context import HasWorkspace, ToolContext
 
-__all__ = ["Registry", "RegistryTools", "context_of", "text_result"]
+__all__ = ["APPROVAL", "Carry", "Registry", "RegistryTools", "context_of", "text_result"]
 
 NOT_APPROVED: Final = "This call changes something and was not approved, so it was not run."
 SHOWN_CHARS: Final = 1000
 """How much of a call's arguments the person who approves it sees."""
+APPROVAL: Final = "approval"
+"""The question's name among the answers of a call."""
 _ELICIT: Final = "elicitation/create"
 
+Carry = Callable[[str, Object, Call], Awaitable[Object]]
+"""Has another process run a tool: its name, the arguments and the call → the result of `tools/call`."""
 Judge = Callable[["Tool", Mapping[str, Any], "Risk", str], Literal["allow", "ask", "deny"] | None]
 """Tool, arguments, risk and user of a call → what the operator's rules say of it, if anything."""
 
@@ -57,7 +61,8 @@ class RegistryTools:
         registry: makes the registry when it is first needed.
         context: makes the context of a call of that user.
         verdict: what the operator's rules say of a call.
-        writing: entered while a tool runs that may change the user's files.
+        writing: entered while a tool runs that may change the user's files; what it gives runs the tool instead.
+        can_write: whether that can be entered, as far as one can tell.
         hidden: names that are not offered.
     """
 
@@ -67,7 +72,8 @@ class RegistryTools:
         *,
         context: Callable[[str], ToolContext],
         verdict: Judge = lambda tool, arguments, risk, user: None,
-        writing: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        writing: Callable[[], AbstractAsyncContextManager[Carry | None]] = nullcontext,
+        can_write: Callable[[], bool] = lambda: True,
         hidden: Collection[str] = (),
     ) -> None:
         self._make = registry
@@ -75,11 +81,13 @@ class RegistryTools:
         self._context = context
         self._verdict = verdict
         self._writing = writing
+        self._can_write = can_write
         self._hidden = frozenset(hidden)
 
     async def list_tools(self, call: Call) -> Sequence[Object]:
         """The tools that this client can use."""
-        return [row for row in self._open().get_mcp_tools() if self._is_listed(row["name"], call)]
+        can_write = self._can_write()
+        return [row for row in self._open().get_mcp_tools() if self._is_listed(row["name"], call, can_write)]
 
     async def call_tool(self, name: str, arguments: Object, call: Call) -> Object | None:
         """Run one, after it was approved where it changes something."""
@@ -96,11 +104,13 @@ class RegistryTools:
             if not call.is_modern and not call.can(_ELICIT):
                 return text_result(NOT_APPROVED, is_error=True)
             shown = json.dumps(arguments, ensure_ascii=False)[:SHOWN_CHARS]
-            answer = await call.elicit(f"Run the tool `{name}` with {shown}?", {}, key="approval")
+            answer = await call.elicit(f"Run the tool `{name}` with {shown}?", {}, key=APPROVAL)
             if answer["action"] != "accept":
                 return text_result(NOT_APPROVED, is_error=True)
         try:
-            async with self._writing() if risk == "write" and tool.wants_context else nullcontext():
+            async with self._writing() if risk == "write" and tool.wants_context else nullcontext() as carry:
+                if carry is not None:
+                    return await carry(name, arguments, call)
                 context = replace(self._context(call.user), judged=(arguments, risk))
                 result = await self._open().execute(name, arguments, context)
         except ConfigError as error:
@@ -115,9 +125,9 @@ class RegistryTools:
     def _find(self, name: str) -> Tool | None:
         return None if name in self._hidden else self._open().find(name)
 
-    def _is_listed(self, name: str, call: Call) -> bool:
+    def _is_listed(self, name: str, call: Call, can_write: bool) -> bool:
         tool = self._find(name)
-        if tool is None:
+        if tool is None or (tool.risk == "write" and tool.wants_context and not can_write):
             return False
         verdict = self._verdict(tool, {}, "write", call.user) if tool.risk == "write" else "allow"
         return verdict == "allow" or (verdict != "deny" and call.can(_ELICIT))

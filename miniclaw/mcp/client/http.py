@@ -34,6 +34,7 @@ RESUMES: Final = 5
 MAX_MOVES: Final = 5
 """How often one request is sent on."""
 RETRY_SECONDS: Final = 1.0
+LOCAL: Final = ("http://127.0.0.1:", "http://localhost:")  # no proxy is asked for this machine
 IDLE_SECONDS: Final = 0.5
 """The least pause after a stream that gave no message, whatever the server says."""
 MAX_RETRY_SECONDS: Final = 60.0
@@ -88,8 +89,9 @@ class HttpLink(Link):
     async def start(self) -> None:
         """Nothing is sent yet."""
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        by_proxy = not self._url.startswith(LOCAL)
         self._http = aiohttp.ClientSession(
-            timeout=timeout, trust_env=True, read_bufsize=2**18, auto_decompress=False
+            timeout=timeout, trust_env=by_proxy, read_bufsize=2**18, auto_decompress=False
         )
 
     async def exchange(self, request: Request, headers: Mapping[str, str]) -> dict[str, Any]:
