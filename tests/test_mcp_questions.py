@@ -11,7 +11,7 @@ import pytest
 
 from miniclaw.agent.approval import Decision
 from miniclaw.agent.openai_provider import OpenAIProvider
-from miniclaw.agent.providers import LLMResponse
+from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.errors import MCPError, ModelError
 from miniclaw.mcp.client.questions import MAX_SAMPLES, Questions
@@ -71,6 +71,49 @@ async def test_a_servers_question_is_asked_where_the_person_is_and_goes_back_to_
         await claw.desk.decide(asked.approval_id, "owner", decision)
         await outcome(claw, receipt.turn_id)
     assert expected in result_in(provider.requests[-1])
+
+
+@pytest.mark.parametrize("method", ["resources/read", "prompts/get"])
+async def test_what_is_asked_while_a_resource_or_a_prompt_is_got_is_asked_and_its_progress_shown(
+    method: str, tmp_path: Path
+) -> None:
+    body = """
+asked = {}
+def initialize(message):
+    reply(message, protocolVersion="2025-11-25", capabilities={"tools": {}, "resources": {}, "prompts": {}},
+          serverInfo={"name": "fake", "version": "1"})
+def other(message):
+    if message.get("method") in ("resources/read", "prompts/get"):
+        asked["read"] = message
+        token = message["params"]["_meta"]["progressToken"]
+        send({"method": "notifications/progress",
+              "params": {"progressToken": token, "progress": 1, "message": "halfway"}})
+        send({"id": "q", "method": "elicitation/create", "params": PARAMS})
+    elif message.get("id") == "q":
+        said = {"text": json.dumps(message["result"]), "type": "text", "uri": "x://1"}
+        reply(asked["read"], contents=[said], messages=[{"role": "user", "content": said}])
+    elif "id" in message:
+        reply(message)
+""".replace("PARAMS", repr(FORM))
+    write_config(tmp_path, fake=program(tmp_path, body))
+    action = (
+        {"action": "read", "uri": "x://1"}
+        if method == "resources/read"
+        else {"action": "prompt", "name": "p"}
+    )
+    call = ToolCall.of("c1", "mcp__fake__library", action)
+    answer = LLMResponse(tool_calls=(call,), finish="tool_calls")
+    provider = ScriptedProvider([answer, LLMResponse(text="done")])
+    async with running_claw(tmp_path, provider) as claw:
+        await until(lambda: claw.servers.status()[0]["state"] == "ready")
+        shown: list[str] = []
+        claw.bus.subscribe("session.*", lambda topic, event: shown.append(json.dumps(event.data)))
+        receipt = await send(claw)
+        asked = await question(claw)
+        await claw.desk.decide(asked.approval_id, "owner", "once")
+        await outcome(claw, receipt.turn_id)
+    assert '"action": "accept"' in result_in(provider.requests[-1]).replace("\\", "")
+    assert any("halfway" in one for one in shown)
 
 
 async def four(purpose: str, messages: list[dict[str, Any]]) -> LLMResponse:

@@ -30,6 +30,7 @@ from miniclaw.mcp.protocol import (
     encode_notification,
     encode_result,
 )
+from miniclaw.mcp.rounds import ASKING
 
 __all__ = ["Calls", "Progress"]
 
@@ -42,8 +43,7 @@ MOST_SECONDS: Final = 3600.0
 """How long a call may take that shows progress again and again."""
 MAX_ASKED: Final = 16
 """Questions of a server that are open at once; a further one is refused."""
-MOST_NUMBER: Final = 2**53
-MAX_BACKOFF: Final = 60.0
+MOST_NUMBER, MAX_BACKOFF = 2**53, 60.0
 END_SECONDS: Final = 5.0  # that a call which is over waits for its questions to end
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "notice": logging.INFO}
 _LISTEN: Final = "subscriptions/listen"
@@ -281,7 +281,7 @@ class Calls:
         """The call that a question belongs to; on a shared channel only where there is no doubt."""
         if related is not None:
             return self._running.get(str(related))
-        calls = [call for call in self._running.values() if call.method == "tools/call"]
+        calls = [call for call in self._running.values() if call.method in ASKING]
         return calls[0] if len({call.host.who for call in calls}) == 1 else None
 
     async def _reply(self, message: bytes) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from miniclaw.errors import MCPError
 from miniclaw.mcp.client.calls import Progress
@@ -23,6 +23,13 @@ logger = logging.getLogger(__name__)
 MAX_PAGES: Final = 1000
 MAX_ROWS: Final = 5000
 """Things of one list, and pages of it, that are read."""
+
+
+class Asking(TypedDict, total=False):
+    """Who is shown how far a request is, and who answers what the server asks in it."""
+
+    progress: Progress | None
+    host: Host | None
 
 
 class MCPClient(Connection):
@@ -53,9 +60,7 @@ class MCPClient(Connection):
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
-        *,
-        progress: Progress | None = None,
-        host: Host | None = None,
+        **asking: Unpack[Asking],
     ) -> dict[str, Any]:
         """The result of a call, also of one that failed (`isError`).
 
@@ -64,12 +69,12 @@ class MCPClient(Connection):
         """
         params = {"name": name, "arguments": dict(arguments or {})}
         try:
-            return await self.request("tools/call", params, progress=progress, host=host)
+            return await self.request("tools/call", params, **asking)
         except MCPError as error:
             if error.code != HEADER_MISMATCH:
                 raise
         await self.list_tools()  # its schema is another one now
-        return await self.request("tools/call", params, progress=progress, host=host)
+        return await self.request("tools/call", params, **asking)
 
     async def list_resources(self) -> list[dict[str, Any]]:
         """All resources."""
@@ -79,21 +84,19 @@ class MCPClient(Connection):
         """All URI templates of resources."""
         return await self._list("resources/templates/list", "resourceTemplates", "resources")
 
-    async def read_resource(self, uri: str, *, host: Host | None = None) -> dict[str, Any]:
+    async def read_resource(self, uri: str, **asking: Unpack[Asking]) -> dict[str, Any]:
         """The contents of a resource."""
-        return await self.request("resources/read", {"uri": uri}, host=host)
+        return await self.request("resources/read", {"uri": uri}, **asking)
 
     async def list_prompts(self) -> list[dict[str, Any]]:
         """All prompts."""
         return await self._list("prompts/list", "prompts", "prompts")
 
     async def get_prompt(
-        self, name: str, arguments: Mapping[str, str] | None = None, *, host: Host | None = None
+        self, name: str, arguments: Mapping[str, str] | None = None, **asking: Unpack[Asking]
     ) -> dict[str, Any]:
         """The messages of a prompt."""
-        return await self.request(
-            "prompts/get", {"name": name, "arguments": dict(arguments or {})}, host=host
-        )
+        return await self.request("prompts/get", {"name": name, "arguments": dict(arguments or {})}, **asking)
 
     async def complete(
         self, ref: Mapping[str, Any], name: str, value: str, context: Mapping[str, str] | None = None

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from miniclaw.errors import MCPError, ToolError
 from miniclaw.mcp.client.client import MCPClient
-from miniclaw.mcp.client.tools import read_result
+from miniclaw.mcp.client.tools import MOST_SECONDS, read_result
 from miniclaw.tools.base import Tool, ToolResult
 from miniclaw.tools.context import ToolContext
 
@@ -21,8 +21,10 @@ ROW_CHARS: Final = 300
 class UsesClient(Protocol):
     """Has a connection to a server."""
 
-    async def use(self, work: Callable[[MCPClient], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """What `work` comes to on the connection; raises `MCPError`."""
+    async def use(
+        self, work: Callable[..., Awaitable[dict[str, Any]]], context: ToolContext | None
+    ) -> dict[str, Any]:
+        """What `work` comes to on the connection, with `progress` and `host` for it; raises `MCPError`."""
         ...
 
 
@@ -33,6 +35,7 @@ class LibraryTool(Tool):
     risk = "read"
     compactable = True
     remote_name = "library"
+    timeout = MOST_SECONDS
 
     def __init__(self, server: UsesClient, *, server_name: str) -> None:
         self.name = ""
@@ -65,15 +68,15 @@ class LibraryTool(Tool):
             )
         arguments = {key: str(value) for key, value in kwargs.get("arguments", {}).items()}
 
-        async def work(client: MCPClient) -> dict[str, Any]:
+        async def work(client: MCPClient, **asking: Any) -> dict[str, Any]:
             if action == "read":
-                return _as_content(await client.read_resource(uri))
+                return _as_content(await client.read_resource(uri, **asking))
             if action == "prompt":
-                return _as_talk(await client.get_prompt(name, arguments))
+                return _as_talk(await client.get_prompt(name, arguments, **asking))
             return {"content": [{"type": "text", "text": await _overview(client)}]}
 
         try:
-            return await read_result(await self._server.use(work), context)
+            return await read_result(await self._server.use(work, context), context)
         except MCPError as error:
             raise ToolError(f"The MCP server `{self._server_name}`: {error}") from error
 

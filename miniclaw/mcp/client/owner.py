@@ -128,11 +128,14 @@ class Owner:
         self, tool: str, arguments: Mapping[str, Any], context: ToolContext | None
     ) -> dict[str, Any]:
         """Call a tool; a server that is just being started again is waited for."""
-        progress, host = self._progress(context), self._hosts(context)
-        return await self.use(lambda client: client.call_tool(tool, arguments, progress=progress, host=host))
+        return await self.use(lambda client, **asking: client.call_tool(tool, arguments, **asking), context)
 
-    async def use(self, work: Callable[[MCPClient], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def use(
+        self, work: Callable[..., Awaitable[dict[str, Any]]], context: ToolContext | None
+    ) -> dict[str, Any]:
         """What `work` comes to on the connection, which is waited for where the server is just being started.
+
+        It is given the client, and as `progress` and `host` who is shown its requests and asked in them.
 
         Raises:
             MCPError: it refused, or does not run.
@@ -144,7 +147,7 @@ class Owner:
         if client is None:
             raise MCPUnavailable(f"It does not run: {self._error or 'it is being started'}")
         try:
-            result = await work(client)
+            result = await work(client, progress=self._progress(context), host=self._hosts(context))
         except MCPUnavailable as error:
             self._error = self.config.masked(str(error))
             raise
