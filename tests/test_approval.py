@@ -290,7 +290,7 @@ class AsksTwice(Zap):
             first.cancel()
         await asyncio.wait([first])
         self.ran.append(at)
-        return ToolResult(content=f"{first.cancelled()} {await ask()}")
+        return ToolResult(content=f"{first.cancelled()} {(await ask())[0]}")
 
 
 @pytest.mark.parametrize("at", ["once", "twice"])
@@ -309,7 +309,56 @@ async def test_a_question_that_its_call_gives_up_is_closed_and_may_be_asked_anew
         assert ("approval.resolved", {"approval_id": first.approval_id, "decision": "expired"}) in told
         await claw.desk.decide("", "owner", "once", receipt.session_id)
         await outcome(claw, receipt.turn_id)
-        assert second.tool == "zap" and result_in(provider.requests[1]) == "True True"
+        assert second.tool == "zap" and result_in(provider.requests[1]) == "True approved"
+
+
+class AsksForm(Zap):
+    """Asks for a number in the middle of its call."""
+
+    wants_context = True
+
+    async def execute(self, *, tool_context: ToolContext | None = None, **_: Any) -> ToolResult:
+        assert tool_context is not None and tool_context.confirm is not None
+        form = {"properties": {"age": {"type": "integer", "maximum": 99}}, "required": ["age"]}
+        return ToolResult(content=str(await tool_context.confirm("zap", {"form": form}, "How old?")))
+
+
+@pytest.mark.parametrize(
+    ("typed", "result"),
+    [("/approve {id} 7", "('approved', {'age': 7})"), ("/deny", "('denied', {})")],
+)
+async def test_a_form_is_filled_in_where_people_type_and_stays_open_until_it_fits(
+    tmp_path: Path, typed: str, result: str
+) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE], tool=AsksForm("read")) as (claw, _, provider):
+        receipt = await send(claw)
+        asked = await question(claw)
+        said = partial(send, claw, session_id=receipt.session_id, typed=True)
+        for wrong in (
+            "/approve",
+            "/approve {id}",
+            "/approve {id} 100",
+            "/approve age=x",
+            "/approve {id} session",
+        ):
+            refusal = await said(wrong.format(id=asked.short_id))
+            assert refusal.code == "bad_arguments" and "`age`" in refusal.message
+        assert [one.approval_id for one in await claw.desk.open_for("owner")] == [asked.approval_id]
+        assert "age=…" in question_text(asked.to_dict())
+        assert (await said(typed.format(id=asked.short_id))).status == "answered"
+        await outcome(claw, receipt.turn_id)
+        assert result_in(provider.requests[1]) == result
+
+
+async def test_a_question_without_a_form_takes_no_answer(tmp_path: Path) -> None:
+    async with with_zap(tmp_path, [zap("a"), DONE]) as (claw, tool, _):
+        receipt = await send(claw)
+        asked = await question(claw)
+        with pytest.raises(ProtocolError, match="yes"):
+            await claw.desk.decide(asked.short_id, "owner", "once", answer="twice")
+        assert tool.ran == []
+        await claw.desk.decide(asked.short_id, "owner", "once")
+        await outcome(claw, receipt.turn_id)
 
 
 class AsksOther(Zap):
@@ -320,7 +369,7 @@ class AsksOther(Zap):
     async def execute(self, *, tool_context: ToolContext | None = None, **_: Any) -> ToolResult:
         assert tool_context is not None and tool_context.confirm is not None
         said = [await tool_context.confirm("zap", {}, text) for text in ("delete?", "copy?", "delete?")]
-        return ToolResult(content=str(said))
+        return ToolResult(content=" ".join(state for state, _ in said))
 
 
 async def test_a_no_to_one_question_is_none_to_another_of_the_same_tool(tmp_path: Path) -> None:
@@ -332,7 +381,7 @@ async def test_a_no_to_one_question_is_none_to_another_of_the_same_tool(tmp_path
         await claw.desk.decide(second.approval_id, "owner", "once")
         await outcome(claw, receipt.turn_id)
         assert (first.summary, second.summary) == ("delete?", "copy?")
-        assert result_in(provider.requests[1]) == "[False, True, False]", "the same was asked again"
+        assert result_in(provider.requests[1]) == "denied approved denied", "the same was asked again"
 
 
 async def test_a_question_that_is_given_up_while_it_is_stored_does_not_stay(tmp_path: Path) -> None:
@@ -349,7 +398,7 @@ async def test_a_question_that_is_given_up_while_it_is_stored_does_not_stay(tmp_
             asked = await question(claw)
             await claw.desk.decide(asked.approval_id, "owner", "once")
         await outcome(claw, receipt.turn_id)
-        assert [result_in(request) for request in provider.requests[1:]] == ["True True"] * 5
+        assert [result_in(request) for request in provider.requests[1:]] == ["True approved"] * 5
 
 
 async def test_an_open_question_is_asked_again_under_the_same_id_after_a_restart(tmp_path: Path) -> None:

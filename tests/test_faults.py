@@ -553,7 +553,7 @@ async def test_words_behind_approve_break_no_connection(tmp_path: Path) -> None:
             http.ws_connect(url) as other,
         ):
             texts = {
-                "/approve don't do it": "bad_arguments",
+                "/approve don't do it": "approval_not_found",
                 "/approve abc": "approval_not_found",
                 "/deny": "approval_not_found",
             }
@@ -592,6 +592,8 @@ def test_every_typed_text_is_one_of_our_commands_or_none(mark: str, name: str, g
         ("!approve abc123 always", {"approval_id": "abc123", "scope": "always"}),
         ("/approve  abc123   session  ", {"approval_id": "abc123", "scope": "session"}),
         ("/approve always", {"scope": "always"}),
+        ("/approve abc123 name=Ann B", {"approval_id": "abc123", "answer": "name=Ann B"}),
+        ("/approve name=Ann B", {"answer": "name=Ann B"}),
         ("/remember I like\ntea ", {"content": "I like\ntea"}),
         ("/remember\nI like tea", {"content": "I like tea"}),
         ("/ping and more", {}),

@@ -22,9 +22,10 @@ from miniclaw.mcp.ask import AskAgent
 from miniclaw.mcp.server import MCPServer
 from miniclaw.rundir import RunDir
 from miniclaw.tools.base import Tool
-from tests.support.agent import DictatedProvider, Zap, eventually, outcome, question, zap
+from tests.support.agent import DictatedProvider, Zap, eventually, outcome, question, result_in, zap
 from tests.support.claw import TOKEN, running_claw
 from tests.support.mcp import HttpPeer, Object, Peer, events, mcp_serve, meta, piped, serving
+from tests.test_approval import AsksForm
 
 DONE = LLMResponse(text="done")
 ASK: Object = {"name": "ask_agent", "arguments": {"text": "go"}}
@@ -233,6 +234,21 @@ async def test_without_a_handshake_the_turn_waits_for_the_round_that_brings_the_
         again = {**ASK, "inputResponses": answers, "requestState": second["requestState"]}
         last = (await client.modern("tools/call", again, elicitation={}))["result"]
         assert (last["resultType"], last["content"][0]["text"], tool.ran) == ("complete", "done", ["a", "b"])
+
+
+@pytest.mark.parametrize(("content", "said"), [({"age": 7}, "{'age': 7}"), ({"age": "old"}, "denied")])
+async def test_a_form_that_a_tool_of_the_agent_asks_for_is_filled_in_at_the_client(
+    tmp_path: Path, content: Object, said: str
+) -> None:
+    model = ScriptedProvider([zap("a"), DONE])
+    async with mcp(tmp_path, model, [AsksForm("read")]) as (_, client):
+        first = (await client.modern("tools/call", ASK, elicitation={}))["result"]
+        ((key, asked),) = first["inputRequests"].items()
+        assert asked["params"]["requestedSchema"]["required"] == ["age"]
+        answers = {key: {"action": "accept", "content": content}}
+        again = {**ASK, "inputResponses": answers, "requestState": first["requestState"]}
+        last = (await client.modern("tools/call", again, elicitation={}))["result"]
+        assert last["content"][0]["text"] == "done" and said in result_in(model.requests[-1])
 
 
 async def test_where_nobody_can_be_asked_the_write_is_denied_with_the_way_to_allow_it(tmp_path: Path) -> None:

@@ -44,16 +44,17 @@ SAMPLE = {"messages": [{"role": "user", "content": {"type": "text", "text": "2+2
 
 
 @pytest.mark.parametrize(
-    ("method", "params", "decision", "expected"),
+    ("method", "params", "decision", "answer", "expected"),
     [
-        ("elicitation/create", FORM, "once", '"content": {"where": "here", "sure": true}'),
-        ("elicitation/create", FORM, "deny", '{"action": "decline"}'),
-        ("sampling/createMessage", SAMPLE, "once", '"text": "four"'),
-        ("sampling/createMessage", SAMPLE, "deny", "-1"),
+        ("elicitation/create", FORM, "once", "", '"content": {"where": "here", "sure": true}'),
+        ("elicitation/create", FORM, "once", "sure=no where=there", '{"where": "there", "sure": false}'),
+        ("elicitation/create", FORM, "deny", "", '{"action": "decline"}'),
+        ("sampling/createMessage", SAMPLE, "once", "", '"text": "four"'),
+        ("sampling/createMessage", SAMPLE, "deny", "", "-1"),
     ],
 )
 async def test_a_servers_question_is_asked_where_the_person_is_and_goes_back_to_it(
-    method: str, params: dict[str, Any], decision: Decision, expected: str, tmp_path: Path
+    method: str, params: dict[str, Any], decision: Decision, answer: str, expected: str, tmp_path: Path
 ) -> None:
     body = ASKING.replace("METHOD", repr(method)).replace("PARAMS", repr(params))
     write_config(tmp_path, fake=program(tmp_path, body))
@@ -68,7 +69,7 @@ async def test_a_servers_question_is_asked_where_the_person_is_and_goes_back_to_
         assert asked.tool == "mcp__fake" and ("here" in json.dumps(asked.arguments) or "2+2" in str(asked))
         assert "fake" in asked.summary
         await eventually(lambda: is_asking(claw, receipt.session_id or ""))
-        await claw.desk.decide(asked.approval_id, "owner", decision)
+        await claw.desk.decide(asked.approval_id, "owner", decision, answer=answer)
         await outcome(claw, receipt.turn_id)
     assert expected in result_in(provider.requests[-1])
 
@@ -207,19 +208,28 @@ async def test_a_model_that_answers_a_server_ends_and_is_counted_with_the_call_i
     assert "question broke" not in caplog.text and "never retrieved" not in caplog.text
 
 
-def context(answer: bool, ask: Any = four) -> ToolContext:
-    async def confirm(about: str, shown: dict[str, Any], summary: str) -> bool:
-        return answer
+def context(state: str, ask: Any = four) -> ToolContext:
+    async def confirm(about: str, shown: dict[str, Any], summary: str) -> tuple[str, dict[str, Any]]:
+        return state, {}
 
     place = {"user_id": "u", "scope": "u", "session_id": "s", "turn_id": "t", "workspace": Path("w")}
     return ToolContext(confirm=confirm, ask=ask, **place)  # type: ignore[arg-type]
 
 
-async def test_a_form_that_yes_does_not_fill_in_is_cancelled_and_nobody_there_is_a_no() -> None:
-    questions = Questions()
+@pytest.mark.parametrize(
+    ("state", "action"), [("expired", "cancel"), ("denied", "decline"), ("unattended", "decline")]
+)
+async def test_a_form_that_nobody_filled_in_in_time_is_cancelled_and_a_no_declines_it(
+    state: str, action: str
+) -> None:
     text = {"requestedSchema": {"properties": {"name": {"type": "string"}}, "required": ["name"]}}
-    host = questions.host("s", (), context(True))
-    assert await host.answer("elicitation/create", text) == {"action": "cancel"}
+    host = Questions().host("s", (), context(state))
+    assert await host.answer("elicitation/create", text) == {"action": action}
+
+
+async def test_nobody_there_is_a_no() -> None:
+    questions = Questions()
+    host = questions.host("s", (), context("approved"))
     assert await questions.host("s", ()).answer("elicitation/create", FORM) == {"action": "decline"}
     with pytest.raises(MCPError, match="Outside a turn"):
         await questions.host("s", ()).answer("sampling/createMessage", SAMPLE)
@@ -228,7 +238,7 @@ async def test_a_form_that_yes_does_not_fill_in_is_cancelled_and_nobody_there_is
 
 
 async def test_sampling_has_a_budget_and_takes_only_text() -> None:
-    host = Questions().host("s", (), context(True))
+    host = Questions().host("s", (), context("approved"))
     image = {"messages": [{"role": "user", "content": {"type": "image"}}]}
     wrong: list[dict[str, Any]] = [{}, {"messages": []}, image]
     for params in wrong:
@@ -247,4 +257,4 @@ async def test_a_model_that_fails_is_told_to_the_server() -> None:
         raise ModelError("model_error", "out of order")
 
     with pytest.raises(MCPError, match="did not answer"):
-        await Questions().host("s", (), context(True, broken)).answer("sampling/createMessage", SAMPLE)
+        await Questions().host("s", (), context("approved", broken)).answer("sampling/createMessage", SAMPLE)

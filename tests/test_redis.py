@@ -19,7 +19,7 @@ from miniclaw.agent.proposals import INSTRUCTIONS
 from miniclaw.agent.providers import LLMProvider, LLMResponse, Message
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.app import MiniClaw
-from miniclaw.errors import StaleFence
+from miniclaw.errors import ProtocolError, StaleFence
 from miniclaw.redis.backend import RedisBackend
 from miniclaw.redis.queue import RedisMailbox
 from miniclaw.session.models import Entry, Usage
@@ -27,7 +27,7 @@ from tests.support.agent import DictatedProvider, Zap, eventually, question, res
 from tests.support.claw import TOKEN, port_of, running_claw
 from tests.support.client import RawClient, raw_client
 from tests.support.redis import fresh_prefix, needs_redis, shared_server
-from tests.test_approval import AsksTwice
+from tests.test_approval import AsksForm, AsksTwice
 from tests.test_automatic import HOME, looked_at, mode
 from tests.test_memory_control import endless, texts_below, wiped
 from tests.test_openai_endpoint import entered_by_nobody
@@ -381,6 +381,20 @@ async def test_a_cancel_and_a_yes_reach_the_node_that_runs_the_turn(tmp_path: Pa
         assert len(tool.ran) == 1
 
 
+async def test_what_is_filled_in_on_one_node_reaches_the_turn_on_another(tmp_path: Path) -> None:
+    prefix, provider = fresh_prefix(), ScriptedProvider([zap("a"), LLMResponse(text="done")])
+    async with node(tmp_path / "a", prefix, provider) as a, node(tmp_path / "b", prefix, provider) as b:
+        take_no_work(a)
+        b.registry.register(AsksForm("read"))
+        receipt = await send(a)
+        asked = await question(a)
+        with pytest.raises(ProtocolError, match="whole number"):
+            await a.desk.decide(asked.short_id, "owner", "once", answer="many")
+        await a.desk.decide(asked.short_id, "owner", "once", answer="7")
+        await ended(a, receipt.turn_id)
+        assert result_in(provider.requests[1]) == "('approved', {'age': 7})"
+
+
 async def test_a_cancelled_turn_ends_though_its_canceller_died_before_it_could_end_it(tmp_path: Path) -> None:
     model = DictatedProvider()
     async with node(tmp_path, fresh_prefix(), model) as claw:
@@ -411,7 +425,7 @@ async def test_a_question_that_its_call_gives_up_is_closed_on_all_nodes_and_may_
         assert await claw.desk.open_for("owner") == [second]
         await claw.desk.decide(second.short_id, "owner", "once")
         await ended(claw, receipt.turn_id)
-        assert result_in(provider.requests[1]) == "True True"
+        assert result_in(provider.requests[1]) == "True approved"
 
 
 async def test_a_user_of_one_node_is_one_of_all_and_is_shut_out_everywhere(tmp_path: Path) -> None:

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from dataclasses import replace
+from typing import Any, Final
 
 from miniclaw.agent.patience import until_stored
 from miniclaw.agent.policy import Verdict, verdict_of
 from miniclaw.agent.providers import ToolCall
-from miniclaw.agent.transcript import fingerprint
+from miniclaw.agent.question import Approval, Decision, State, digest_of, filled
 from miniclaw.config import ApprovalSettings, Clock
 from miniclaw.db import Database
 from miniclaw.errors import ProtocolError
 from miniclaw.gateway.events import TurnFeed
-from miniclaw.gateway.protocol import format_time, new_id
+from miniclaw.gateway.protocol import new_id
 from miniclaw.session.models import Turn
-from miniclaw.text import TURNING
 from miniclaw.tools.base import Risk, Tool
 
 __all__ = ["Approval", "ApprovalDesk", "Decision", "State", "digest_of"]
 
 logger = logging.getLogger(__name__)
-
-Decision = Literal["once", "session", "always", "deny", "unattended"]
-State = Literal["asked", "approved", "denied", "unattended", "expired"]
 
 _STATES: Final[dict[str, State]] = {"deny": "denied", "unattended": "unattended"}
 
@@ -39,40 +34,6 @@ _MAY_ANSWER: Final = (
 _COLUMNS: Final = (
     "approval_id, short_id, turn_id, session_id, user_id, call_id, tool, arguments, state, expires_at"
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Approval:
-    """A question to a person."""
-
-    approval_id: str
-    short_id: str
-    turn_id: str
-    session_id: str
-    user_id: str
-    call_id: str
-    tool: str
-    arguments: dict[str, Any]
-    state: State
-    expires_at: float
-    summary: str = ""
-    """What the tool says of the call, where it can."""
-    again: bool = False
-    """An earlier attempt asked it, so that the person may see it already."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """As events and lists show it."""
-        return {
-            "approval_id": self.approval_id,
-            "short_id": self.short_id,
-            "turn_id": self.turn_id,
-            "session_id": self.session_id,
-            "call_id": self.call_id,
-            "tool": self.tool,
-            "arguments": self.arguments,
-            "summary": self.summary.translate(TURNING),
-            "expires_at": format_time(self.expires_at),
-        }
 
 
 class ApprovalDesk:
@@ -121,7 +82,7 @@ class ApprovalDesk:
         *,
         goes_on: Callable[[], bool],
         changes: Sequence[str] = (),
-    ) -> State:
+    ) -> Approval:
         """Commit the question, show it with what the tool says of the call, and wait for the answer.
 
         `approval.requested` tells the `changes` that a file would see, as lines of a difference, where there are any.
@@ -148,9 +109,9 @@ class ApprovalDesk:
 
     async def _answer(
         self, approval: Approval, feed: TurnFeed, summary: str, changes: Sequence[str]
-    ) -> State:
+    ) -> Approval:
         if approval.state != "asked":
-            return approval.state
+            return approval
         self._summaries[approval.approval_id] = summary  # for one that is asked again after a restart
         waiter = self._waiting.setdefault(approval.approval_id, asyncio.get_running_loop().create_future())
         more: dict[str, Any] = {"again": True} if approval.again else {}
@@ -170,24 +131,40 @@ class ApprovalDesk:
             self._summaries.pop(approval.approval_id, None)
         told = {"scope": scope or "once"} if state == "approved" else {}
         feed.emit("approval.resolved", {"approval_id": approval.approval_id, "decision": state, **told})
-        return state
+        if state == "approved" and approval.form is not None:
+            approval = replace(
+                approval, arguments=await until_stored(lambda: self._arguments(approval.approval_id))
+            )
+        return replace(approval, state=state)
 
     async def decide(
-        self, reference: str, user_id: str, decision: Decision, session_id: str | None = None
+        self,
+        reference: str,
+        user_id: str,
+        decision: Decision,
+        session_id: str | None = None,
+        answer: str | Mapping[str, Any] = "",
     ) -> Approval:
         """Answer a question by its id or short id, or the only one of a session; the first answer wins.
 
+        `answer` is what a form is filled in with: see `channel.forms.fill`.
+
         Raises:
-            ProtocolError: there is no such question that is open and this user's to answer.
+            ProtocolError: there is no such question that is open and this user's to answer, or the answer does not fit.
         """
-        if not reference:
-            found = [one for one in await self.open_for(user_id) if one.session_id == session_id]
-            if len(found) > 1:
-                ids = ", ".join(one.short_id for one in found)
-                raise ProtocolError("bad_arguments", f"There are several open questions; name one: {ids}.")
-            reference = found[0].approval_id if found else ""
+        found = [
+            one
+            for one in await self.open_for(user_id)
+            if (reference in (one.approval_id, one.short_id) if reference else one.session_id == session_id)
+        ]
+        if not reference and len(found) > 1:
+            ids = ", ".join(one.short_id for one in found)
+            raise ProtocolError("bad_arguments", f"There are several open questions; name one: {ids}.")
+        reference, completed = found[0].approval_id if found else reference, ""
         state = _STATES.get(decision, "approved")
-        approval = await self._decide(reference, user_id, decision, state)
+        if found and state == "approved":
+            completed = filled(found[0], answer)
+        approval = await self._decide(reference, user_id, decision, state, completed)
         if approval is None:
             raise ProtocolError(
                 "approval_not_found",
@@ -202,9 +179,12 @@ class ApprovalDesk:
         return bool(self._db.read(query, (turn.user_id, turn.session_id, tool)))
 
     async def _decide(
-        self, reference: str, user_id: str, decision: Decision, state: State
+        self, reference: str, user_id: str, decision: Decision, state: State, completed: str
     ) -> Approval | None:
-        """Store the answer to a question that is open, in time and this user's, and its rule."""
+        """Store the answer to a question that is open, in time and this user's, and its rule.
+
+        `completed` are its arguments with what was filled in, if they are others now.
+        """
         moment = self._clock()  # not later: an answer may have to wait for storage
 
         def operation(connection: sqlite3.Connection) -> Approval | None:
@@ -215,8 +195,8 @@ class ApprovalDesk:
             if not rows:
                 return None
             approval = _approval(rows[0])
-            statement = "UPDATE approvals SET state = ? WHERE approval_id = ?"
-            connection.execute(statement, (state, approval.approval_id))
+            statement = "UPDATE approvals SET state = ?, arguments = iif(?2 = '', arguments, ?2) WHERE approval_id = ?"
+            connection.execute(statement, (state, completed, approval.approval_id))
             if decision in ("session", "always"):
                 session_id = approval.session_id if decision == "session" else ""
                 rule = (approval.user_id, session_id, approval.tool)
@@ -224,6 +204,11 @@ class ApprovalDesk:
             return approval
 
         return await self._db.write(operation)
+
+    async def _arguments(self, approval_id: str) -> dict[str, Any]:
+        rows = self._db.read("SELECT arguments FROM approvals WHERE approval_id = ?", (approval_id,))
+        found: dict[str, Any] = json.loads(rows[0][0]) if rows else {}
+        return found
 
     async def open_for(self, user_id: str) -> list[Approval]:
         """The questions that this user may answer: their own, and an admin those of groups."""
@@ -284,12 +269,6 @@ class ApprovalDesk:
         waiter = self._waiting.get(approval_id)
         if waiter is not None and not waiter.done():
             waiter.set_result((state, scope))
-
-
-def digest_of(call: ToolCall, summary: str) -> str:
-    """By which a question is known again; what a tool asks in the middle of a call (`ask_…`) is its words too."""
-    parts = (*fingerprint(call), summary) if call.id.startswith("ask_") else fingerprint(call)
-    return hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).hexdigest()
 
 
 def _approval(row: Any, summary: str = "") -> Approval:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from miniclaw.agent.approval import ApprovalDesk
+from miniclaw.agent.approval import Approval, ApprovalDesk
 from miniclaw.agent.patience import until_stored
 from miniclaw.agent.progress import Pause
 from miniclaw.agent.providers import ToolCall
@@ -100,26 +100,28 @@ class TurnGate:
             return unattended
         place = self._context.workspace
         changes = await asyncio.to_thread(changes_of, tool.name, call.arguments or {}, place)
-        state = await self._ask(call, partial(self._describe, tool, call), [*map(plain_text, changes)])
+        shown = [*map(plain_text, changes)]
+        state = (await self._ask(call, partial(self._describe, tool, call), shown)).state
         if state == "approved":
             return None
         if state == "unattended":
             return unattended
         return EXPIRED if state == "expired" else DENIED
 
-    async def confirm(self, about: str, shown: dict[str, Any], summary: str) -> bool:
-        """Whether the person says yes to what a tool asks in the middle of a call; no where nobody is there."""
+    async def confirm(self, about: str, shown: dict[str, Any], summary: str) -> tuple[str, dict[str, Any]]:
+        """What the person says to what a tool asks in the middle of a call: see `ToolContext.confirm`."""
         if not self._desk.is_attended(self._turn):
-            return False
+            return "unattended", {}
 
         async def said() -> str:
             return plain_text(summary)[:SUMMARY_CHARS]
 
-        return await self._ask(ToolCall.of(new_id("ask"), about, shown), said) == "approved"
+        answered = await self._ask(ToolCall.of(new_id("ask"), about, shown), said)
+        return answered.state, answered.arguments.get("content", {})
 
     async def _ask(
         self, call: ToolCall, describe: Callable[[], Awaitable[str]], changes: Sequence[str] = ()
-    ) -> str:
+    ) -> Approval:
         async with self._asking:  # a person answers one question after another
             self.pause(True)
             try:

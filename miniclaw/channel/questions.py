@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from miniclaw.channel.forms import needed_in
+
 __all__ = ["question_markdown", "question_text"]
 
 ABOUT_CHARS: Final = 500
 """Of what a question is about."""
 ASKED_CHARS: Final = 3000
 """Of the same where there are buttons."""
+FIELDS_CHARS: Final = 200
+"""Of the names of what is to be filled in."""
 
 _FENCE = re.compile(r"`(?=``)")
 """What would end a block of code before its end."""
@@ -37,7 +41,8 @@ def question_markdown(question: dict[str, Any], *, sign: str = "") -> str:
 
 def _commands(question: dict[str, Any], sign: str) -> str:
     short = str(question.get("short_id") or question["approval_id"])
-    return f"{sign}approve {short}  ·  {sign}deny {short}"
+    fields = "".join(f" {name}=…" for name in needed_in(question))[:FIELDS_CHARS]
+    return f"{sign}approve {short}{fields}  ·  {sign}deny {short}"
 
 
 def _quoted(question: dict[str, Any], limit: int) -> str:

@@ -257,9 +257,9 @@ class Conversation:
                 await asyncio.wait([self._typing])
                 if self._typing.cancelled():
                     break
-                decision = self.screen.decision(self._typing.result(), data)
+                decision = await self._decision(self._typing.result(), data)
                 if decision is None:
-                    self.screen.choices()
+                    self.screen.choices(data)
                     continue
                 self._unanswered.discard(self._asked)
                 args = {"approval_id": self._asked}
@@ -267,8 +267,18 @@ class Conversation:
                     await self.cancel()
                 elif decision == "deny":
                     await self._send("command", {"name": "deny", "args": args})
-                else:
+                elif decision != "filled":
                     await self._send("command", {"name": "approve", "args": {**args, "scope": decision}})
+
+    async def _decision(self, typed: str | None, data: dict[str, Any]) -> str | None:
+        """What an answer means; a form is `filled` at once, and `None` where that does not fit."""
+        if (answer := self.screen.filled(typed, data)) is None:
+            return self.screen.decision(typed, data)
+        args = {"approval_id": self._asked, "answer": answer}
+        reply = await self._request("command", {"name": "approve", "args": args})
+        if "code" in reply:
+            self.screen.error(reply["message"])
+        return None if reply.get("code", "approval_not_found") != "approval_not_found" else "filled"
 
     async def _typed(self) -> str | None:
         """What a person types at a question; Ctrl+C there is `/cancel`, which a task of its own could not raise."""

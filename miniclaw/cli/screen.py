@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import memory_line
+from miniclaw.channel.forms import needed_in
 from miniclaw.cli import HARMLESS
 from miniclaw.gateway.command_table import read_command
 from miniclaw.text import TURNING
@@ -154,22 +155,28 @@ class Screen:
 
     def question(self, data: dict[str, Any]) -> None:
         """Show a tool call that wants to be approved."""
-        call = f"{data['tool']} {json.dumps(data['arguments'], ensure_ascii=False)}"
+        call = str(data["tool"])
+        call += "" if needed_in(data) else f" {json.dumps(data['arguments'], ensure_ascii=False)}"
         about = f"\n  {data['summary']}" if data.get("summary") else ""
         self._line(f"? {call.translate(TURNING)}{about}")
         for line in data.get("changes") or ():
             self._change(line)
-        self.choices()
+        self.choices(data)
 
     def _change(self, line: str) -> None:
         self._line(line.translate(TURNING))
 
-    def choices(self) -> None:
+    def choices(self, question: Mapping[str, Any]) -> None:
         """Show what may be answered to the question of a tool call."""
         chinese, english = (
             "允许吗？ [y] 这次 / [s] 本会话 / [a] 总是 / [n] 不 / /cancel 停止回答",
             "Allow? [y] once / [s] this session / [a] always / [n] no / /cancel stops",
         )
+        if needed_in(question):
+            chinese, english = (
+                "填：名字=值 …（n 不填）/ /cancel 停止回答",
+                "Fill in: name=value … (n declines) / /cancel stops",
+            )
         self._line(f"  {chinese if self._chinese else english}")
 
     def settled(self, decision: str) -> None:
@@ -195,8 +202,19 @@ class Screen:
             return None
         if command.name == "approve":
             scope = command.args.get("scope", "once")
-            return scope if scope in _ANSWERS.values() else None
+            return scope if scope in _ANSWERS.values() and "answer" not in command.args else None
         return command.name if command.name in ("deny", "cancel") else None
+
+    @staticmethod
+    def filled(answer: str | None, question: Mapping[str, Any]) -> str | None:
+        """What an answer fills a form in with; `None` = there is none, or it is a no or a command."""
+        text = (answer or "").strip()
+        command = read_command(text)
+        if not needed_in(question):
+            return None
+        if command is not None:
+            return str(command.args.get("answer", "")) if command.name == "approve" else None
+        return text if _ANSWERS.get(text.lower()) != "deny" else None
 
     def result(self, name: str, result: dict[str, Any]) -> None:
         """Show what a command came to."""

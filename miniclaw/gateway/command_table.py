@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -11,7 +11,7 @@ from miniclaw.errors import ProtocolError
 from miniclaw.gateway.pages import MAX_PAGE
 from miniclaw.gateway.protocol import CommandPayload
 
-__all__ = ["COMMANDS", "ENTERING", "Args", "Command", "read_command", "validate"]
+__all__ = ["COMMANDS", "ENTERING", "SCOPES", "Args", "Command", "read_command", "validate"]
 
 
 class Args(BaseModel):
@@ -90,6 +90,8 @@ class Approve(Args):
 
     approval_id: str = ""
     scope: Literal["once", "session", "always"] = "once"
+    answer: Annotated[str, Field(max_length=4000)] | dict[str, Any] = ""
+    """What a form is filled in with: `name=value …`, the one value that is wanted, or values by name."""
 
 
 class Deny(Args):
@@ -227,6 +229,8 @@ COMMANDS: Final[dict[str, Command]] = {
 }
 
 
+SCOPES: Final = ("once", "session", "always")
+"""For how long a call is approved."""
 ENTERING: Final = frozenset({"new", "resume", "fork"})
 """Commands after which their session is the connection's current one."""
 
@@ -249,8 +253,11 @@ def read_command(text: str) -> CommandPayload | None:
         second = "name" if word == "mcp" else "timer_id"
         args = dict(zip(("action", second), rest.split(maxsplit=1), strict=False))
     if word == "approve" and rest:
-        names = ("scope",) if rest in ("once", "session", "always") else ("approval_id", "scope")
-        args = dict(zip(names, rest.split(), strict=False))
+        reference, said = (*rest.split(maxsplit=1), "")[:2]
+        if rest in SCOPES or "=" in reference:  # no id is or holds one
+            reference, said = "", rest
+        args = {"approval_id": reference, "scope" if said in SCOPES else "answer": said}
+        args = {name: value for name, value in args.items() if value}
     return CommandPayload(name=word, args=args)
 
 

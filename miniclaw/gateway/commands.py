@@ -227,8 +227,8 @@ class Commands:
         return turn.user_id == user_id or (is_group and self._c.identities.is_admin(user_id))
 
     async def _approve(self, inbound: Inbound, args: Approve) -> dict[str, Any]:
-        approval = await self._c.desk.decide(args.approval_id, _user(inbound), args.scope, inbound.session_id)
-        return {"approval_id": approval.approval_id, "decision": args.scope}
+        said = (args.approval_id, _user(inbound), args.scope, inbound.session_id, args.answer)
+        return {"approval_id": (await self._c.desk.decide(*said)).approval_id, "decision": args.scope}
 
     async def _deny(self, inbound: Inbound, args: Deny) -> dict[str, Any]:
         decision: Decision = "unattended" if args.unattended else "deny"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
+from miniclaw.channel.forms import fill, form_in
 from miniclaw.errors import ConfigError, MCPError, ProtocolError, StorageError
 from miniclaw.gateway.protocol import TERMINAL_EVENTS, new_id
 from miniclaw.mcp.call import Call
@@ -181,9 +182,13 @@ class _Talk:
             return
         about = question.get("summary") or question.get("arguments")
         message = f"The agent wants to run `{question['tool']}`: {about}"
+        form = form_in(question)
+        fields, needed = form.get("properties", {}), tuple(form.get("required", ()))
         try:
-            answer = await self._call.elicit(message, {}, key=approval_id)
-        except MCPError:
+            answer = await self._call.elicit(message, fields, required=needed, key=approval_id)
+            if fields and answer["action"] == "accept":
+                args["answer"] = fill(form, answer.get("content") or {})
+        except (MCPError, ProtocolError):
             answer = {"action": "cancel"}
         name = "approve" if answer["action"] == "accept" else "deny"
         await self._send("command", {"name": name, "args": args})

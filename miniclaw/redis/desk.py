@@ -67,12 +67,17 @@ class RedisDesk(ApprovalDesk):
         return any(await self._link.run("SMISMEMBER", f"{self._link.prefix}ar:{turn.user_id}", *rules))
 
     async def _decide(
-        self, reference: str, user_id: str, decision: Decision, state: State
+        self, reference: str, user_id: str, decision: Decision, state: State, completed: str
     ) -> Approval | None:
         rule = decision if decision in ("session", "always") else ""
-        given = (reference, *self._about(user_id), state, rule, repr(self._clock()))
+        given = (reference, *self._about(user_id), state, rule, repr(self._clock()), completed)
         row = await self._link.call("decide", *given, waits=False)
         return _approval(pairs(row)) if row else None
+
+    async def _arguments(self, approval_id: str) -> dict[str, Any]:
+        given = await self._link.run("HGET", f"{self._link.prefix}a:{approval_id}", "arguments")
+        found: dict[str, Any] = json.loads(given or "{}")
+        return found
 
     async def _open(self, turn: Turn, call: ToolCall, summary: str) -> Approval:
         moment = self._clock()

@@ -676,7 +676,7 @@ local function may_answer(p, q, user, is_admin)
   return is_admin == '1' and owner:sub(1, 4) == 'grp_'
 end
 
--- reference, user, whether an admin, state, rule: session, always or '', now
+-- reference, user, whether an admin, state, rule: session, always or '', now, arguments if they are others now
 register('decide', function(p, a)
   for _, id in ipairs(redis.call('SMEMBERS', p .. 'asked')) do
     if id == a[1] or id:sub(-6) == a[1] then
@@ -684,6 +684,7 @@ register('decide', function(p, a)
       local q = fields(found)
       if q.state == 'asked' and tonumber(q.expires_at) > tonumber(a[6]) and may_answer(p, q, a[2], a[3]) then
         redis.call('HSET', p .. 'a:' .. id, 'state', a[4], 'scope', a[5])
+        if a[7] and a[7] ~= '' then redis.call('HSET', p .. 'a:' .. id, 'arguments', a[7]) end
         redis.call('SREM', p .. 'asked', id)
         if a[5] ~= '' then
           local session = a[5] == 'session' and q.session_id or ''

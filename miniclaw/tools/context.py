@@ -42,8 +42,11 @@ class ToolContext:
     """Ids of memories saved in this turn, in order; the turn reports them when it ends."""
     outside: list[str] = field(default_factory=list)
     """Tools by which words of others came into this turn, in order; what is saved after that may be theirs."""
-    confirm: Callable[[str, dict[str, Any], str], Awaitable[bool]] | None = None
-    """Asks the person of the turn yes or no in the middle of a call: what about, what is shown, a sentence."""
+    confirm: Callable[[str, dict[str, Any], str], Awaitable[tuple[str, dict[str, Any]]]] | None = None
+    """Asks the person of the turn in the middle of a call: what about, what is shown, a sentence.
+
+    Gives `approved`, `denied`, `unattended` or `expired`, and what a shown `form` (`channel.forms`) is filled in with.
+    """
     call_id: str = ""
     """The call that is served, where there is one."""
     ask: Callable[[str, list[dict[str, Any]]], Awaitable[Answer]] | None = None

@@ -1,22 +1,24 @@
 """What servers ask in the middle of a call, put to the person of the turn and to the model.
 
-A person is asked yes or no, in whatever channel they are in, as for the approval of a call. So a form can be
-accepted that yes fills in: its switches, and fields that have a default.
+A person is asked in whatever channel they are in, as for the approval of a call. Yes sets the switches of a form
+and takes its defaults; what else it wants is typed with the yes (`forms.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from miniclaw.channel.forms import KINDS, kind_of, wording
 from miniclaw.errors import MCPError, ModelError
 from miniclaw.mcp.client.host import Host
 from miniclaw.mcp.protocol import INTERNAL_ERROR, INVALID_PARAMS
 from miniclaw.tools.context import Answer, ToolContext
 
-__all__ = ["Questions"]
+__all__ = ["Questions", "form_of"]
 
 MAX_SAMPLES: Final = 5
 """How often servers may have the model answer in one turn."""
@@ -25,7 +27,12 @@ MAX_TURNS: Final = 1000
 MAX_CHARS: Final = 20_000
 """What they may give it to read each time."""
 CHARS_A_TOKEN: Final = 4
+MAX_FIELDS: Final = 20
+FORM_CHARS: Final = 8_000
+"""Of a form as JSON; whoever is asked should be able to read it."""
 SHOWN_CHARS: Final = 1000
+MESSAGE_CHARS: Final = 300
+"""Of what a server says above a form, so that the fields are seen."""
 _REJECTED: Final = -1
 """The user said no (sampling)."""
 
@@ -48,24 +55,15 @@ class Questions:
     async def _elicit(
         self, server: str, context: ToolContext | None, params: dict[str, Any]
     ) -> dict[str, Any]:
-        schema = params.get("requestedSchema")
-        fields = schema.get("properties") if isinstance(schema, dict) else None
-        fields = {n: f for n, f in fields.items() if isinstance(f, dict)} if isinstance(fields, dict) else {}
-        needed = schema.get("required") or [] if isinstance(schema, dict) else []
-        if not isinstance(needed, list) or not all(isinstance(name, str) for name in needed):
-            raise MCPError(INVALID_PARAMS, "`requestedSchema.required` must be a list of names.")
-        switches = {
-            name for name, one in fields.items() if one.get("type") == "boolean" and "default" not in one
-        }
-        if set(needed) - switches - {name for name, one in fields.items() if "default" in one}:
-            return {"action": "cancel"}  # yes and no are no answer to this
-        shown = {
-            n: one.get("default", True) for n, one in fields.items() if n in switches or "default" in one
-        }
-        said = str(params.get("message") or "")[:SHOWN_CHARS]
-        if not await _confirm(context, server, {"accept": shown} if shown else {}, f"{server}: {said}"):
-            return {"action": "decline"}
-        return {"action": "accept", "content": dict.fromkeys(switches, True)}
+        form = form_of(params)
+        fields, said = form["properties"], str(params.get("message") or "")
+        about = f"{server}: {said[: MESSAGE_CHARS if fields else SHOWN_CHARS]}\n{wording(form)}".rstrip()
+        state, content = await _confirm(context, server, {"form": form} if fields else {}, about)
+        if state != "approved":
+            return {"action": "cancel" if state == "expired" else "decline"}
+        if any(name not in content and "default" not in fields[name] for name in form["required"]):
+            return {"action": "cancel"}  # approved by who knew of no form
+        return {"action": "accept", "content": content}
 
     async def _sample(
         self, server: str, context: ToolContext | None, params: dict[str, Any]
@@ -73,9 +71,8 @@ class Questions:
         messages = _messages(params)
         ask = self._count(context)
         asked = "\n".join(message["content"] for message in messages)[:SHOWN_CHARS]
-        if not await _confirm(
-            context, server, {"sampling": asked}, f"{server} wants the model to answer this."
-        ):
+        about = f"{server} wants the model to answer this."
+        if (await _confirm(context, server, {"sampling": asked}, about))[0] != "approved":
             raise MCPError(_REJECTED, "The user did not allow it.")
         try:
             answer = await ask("sampling", messages)
@@ -104,9 +101,11 @@ class Questions:
         return context.ask
 
 
-async def _confirm(context: ToolContext | None, server: str, shown: dict[str, Any], about: str) -> bool:
+async def _confirm(
+    context: ToolContext | None, server: str, shown: dict[str, Any], about: str
+) -> tuple[str, dict[str, Any]]:
     if context is None or context.confirm is None:
-        return False
+        return "unattended", {}
     return await context.confirm(f"mcp__{server}", shown, about)
 
 
@@ -128,3 +127,27 @@ def _messages(params: dict[str, Any]) -> list[dict[str, Any]]:
             INVALID_PARAMS, f"There must be something to answer, of at most {MAX_CHARS:,} characters."
         )
     return found
+
+
+def form_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The form of a question: `{"properties": {name: field}, "required": [name]}`.
+
+    Raises:
+        MCPError: it cannot be asked.
+    """
+    schema = params.get("requestedSchema")
+    schema = schema if isinstance(schema, dict) else {}
+    fields, needed = schema.get("properties"), schema.get("required") or []
+    fields = {n: f for n, f in fields.items() if isinstance(f, dict)} if isinstance(fields, dict) else {}
+    if not isinstance(needed, list) or not all(isinstance(name, str) for name in needed):
+        raise MCPError(INVALID_PARAMS, "`requestedSchema.required` must be a list of names.")
+    if any(name not in fields for name in needed) or any(
+        kind_of(one) not in KINDS for one in fields.values()
+    ):
+        raise MCPError(INVALID_PARAMS, "Only texts, numbers, switches and choices can be asked for.")
+    form = {"properties": fields, "required": needed}
+    if len(fields) > MAX_FIELDS or len(json.dumps(form)) > FORM_CHARS:
+        raise MCPError(
+            INVALID_PARAMS, f"A form has at most {MAX_FIELDS} fields and {FORM_CHARS:,} characters."
+        )
+    return form
