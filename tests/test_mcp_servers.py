@@ -291,6 +291,14 @@ def test_one_wrong_entry_leaves_the_others_as_they_are(tmp_path: Path) -> None:
     assert "NOT_SET" in found.broken["missing"] and "either" in found.broken["both"]
 
 
+@pytest.mark.parametrize("name", ["url", "serverUrl", "httpUrl"])
+def test_an_entry_as_other_hosts_write_it_is_read(name: str, tmp_path: Path) -> None:
+    write_config(tmp_path, far={name: "https://a.test/mcp"}, near={"command": "x", "args": None, "env": None})
+    found = read_servers(tmp_path / "mcp.json")
+    assert not found.broken and found.servers["far"].url == "https://a.test/mcp"
+    assert (found.servers["near"].args, found.servers["near"].env) == ((), {})
+
+
 def test_variables_have_defaults_and_no_file_is_no_servers(tmp_path: Path) -> None:
     assert not read_servers(tmp_path / "mcp.json").servers
     write_config(tmp_path, a={"command": "${env:A}", "args": ["${B:-b}", "$C"]})

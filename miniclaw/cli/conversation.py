@@ -262,13 +262,11 @@ class Conversation:
                     self.screen.choices(data)
                     continue
                 self._unanswered.discard(self._asked)
-                args = {"approval_id": self._asked}
                 if decision == "cancel":
                     await self.cancel()
-                elif decision == "deny":
-                    await self._send("command", {"name": "deny", "args": args})
                 elif decision != "filled":
-                    await self._send("command", {"name": "approve", "args": {**args, "scope": decision}})
+                    name, scope = ("deny", {}) if decision == "deny" else ("approve", {"scope": decision})
+                    await self._send("command", {"name": name, "args": {"approval_id": self._asked, **scope}})
 
     async def _decision(self, typed: str | None, data: dict[str, Any]) -> str | None:
         """What an answer means; a form is `filled` at once, and `None` where that does not fit."""
@@ -278,7 +276,7 @@ class Conversation:
         reply = await self._request("command", {"name": "approve", "args": args})
         if "code" in reply:
             self.screen.error(reply["message"])
-        return None if reply.get("code", "approval_not_found") != "approval_not_found" else "filled"
+        return "filled" if reply.get("code") in (None, "approval_not_found") else None
 
     async def _typed(self) -> str | None:
         """What a person types at a question; Ctrl+C there is `/cancel`, which a task of its own could not raise."""

@@ -80,6 +80,16 @@ class ServerConfig(_Lenient):
                 text = text.replace(secret, "***") if len(secret) >= SECRET_LENGTH else text
         return text
 
+    @model_validator(mode="before")
+    @classmethod
+    def _as_others_write_it(cls, value: Any) -> Any:
+        """`serverUrl` (Windsurf) and `httpUrl` (Gemini CLI) are the `url`; what is `null` is left out."""
+        if not isinstance(value, dict):
+            return value
+        given = {key: one for key, one in value.items() if one is not None}
+        urls = [given.pop(key) for key in ("serverUrl", "httpUrl") if key in given]
+        return {**given, "url": urls[0]} if urls else given
+
     @model_validator(mode="after")
     def _one_of_both(self) -> ServerConfig:
         if bool(self.command) == bool(self.url):
