@@ -246,8 +246,8 @@ async def test_the_budget_of_a_turn_is_its_own_and_nobody_samples_outside_one() 
     async def model(purpose: str, messages: list[dict[str, Any]]) -> LLMResponse:
         return LLMResponse(text="four")
 
-    async def agreed(*shown: object) -> bool:
-        return True
+    async def agreed(*shown: object) -> tuple[str, dict[str, Any]]:
+        return "approved", {}
 
     questions = Questions()
     ask = {"messages": [{"role": "user", "content": {"type": "text", "text": "2+2?"}}]}

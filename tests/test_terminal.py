@@ -250,15 +250,16 @@ def test_an_answer_to_a_question_means_one_thing_or_is_asked_for_again(
         ("/approve id name=Ann", "name=Ann"),
         ("/approve id", ""),
         ("y", "y"),
-        *((no, None) for no in (None, "", "n", "不", "/deny", "/cancel")),
+        *((no, None) for no in (None, "", "n", "不", "/deny", "/cancel", "/approve other name=Ann")),
     ],
 )
 def test_what_is_typed_at_a_form_fills_it_in_unless_it_is_a_no(
     answer: str | None, filled: str | None
 ) -> None:
     form = {"properties": {"name": {"type": "string"}}, "required": ["name"]}
-    assert Screen.filled(answer, {"call_id": "ask_1", "arguments": {"form": form}}) == filled
-    assert Screen.filled(answer, {"call_id": "call_1", "arguments": {"form": form}}) is None
+    asked = {"call_id": "ask_1", "arguments": {"form": form}, "short_id": "id", "approval_id": "apr_id"}
+    assert Screen.filled(answer, asked) == filled
+    assert Screen.filled(answer, {**asked, "call_id": "call_1"}) is None
 
 
 def chat(*arguments: str, text: str) -> subprocess.CompletedProcess[str]:

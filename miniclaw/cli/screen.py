@@ -213,7 +213,9 @@ class Screen:
         if not needed_in(question):
             return None
         if command is not None:
-            return str(command.args.get("answer", "")) if command.name == "approve" else None
+            named = command.args.get("approval_id", question["short_id"])
+            is_this = command.name == "approve" and named in (question["short_id"], question["approval_id"])
+            return str(command.args.get("answer", "")) if is_this else None
         return text if _ANSWERS.get(text.lower()) != "deny" else None
 
     def result(self, name: str, result: dict[str, Any]) -> None:
