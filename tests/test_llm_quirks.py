@@ -839,6 +839,7 @@ WORDED = [
             "'stream' does not support true",
             "stream=true is not supported",
             "Streaming is not supported",
+            "Cannot use tools with stream",
             "当前模型不支持stream参数",
         )
     ),
@@ -853,6 +854,10 @@ WORDED = [
             *("Function calling is not enabled for models/gemma-3-27b-it", "该模型不支持工具调用"),
             *("不支持tools参数", "tools参数不支持", "tools param requires --jinja flag"),
             *('"tools" requires --jinja', "Unrecognized request argument supplied: tools"),
+            *(
+                "Unsupported param: tools",
+                "{'loc': ('body', 'tools'), 'msg': 'Extra inputs are not permitted'}",
+            ),
         )
     ),
 ]
@@ -1192,6 +1197,11 @@ JUDGES: dict[str, tuple[list[Body], Callable[[list[Body]], str], str]] = {
     "Llama 3.1": (
         [{**SAID, "tool_calls": [WEATHER_CALL, TIME_CALL]}, *RESULTS, SAID, RESULTS[0]],
         of_calls("This model only supports single tool-calls at once!", lambda m: len(m["tool_calls"]) > 1),
+        "atc tt ac tt atc tt",
+    ),
+    "DashScope": (
+        [{**SAID, "tool_calls": [WEATHER_CALL, TIME_CALL]}, *RESULTS, SAID, RESULTS[0]],
+        of_calls("Multiple tool_calls are not supported in message.", lambda m: len(m["tool_calls"]) > 1),
         "atc tt ac tt atc tt",
     ),
     "Kimi": (

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 import redis.asyncio as aioredis
 
+from miniclaw.agent.patience import refuse_at_once
 from miniclaw.agent.providers import LLMResponse
 from miniclaw.agent.scripted import ScriptedProvider
 from miniclaw.cli import main
@@ -113,6 +114,20 @@ async def test_a_full_redis_keeps_a_finished_answer_and_can_be_emptied(tmp_path:
             await eventually(lambda: len(model.requests) == 3)
             model.end("as before")
             assert (await ended(claw, again.turn_id))["data"]["text"] == "as before"
+
+
+async def test_what_nobody_waits_for_a_receipt_of_waits_for_redis_whoever_began_it(tmp_path: Path) -> None:
+    with own_server(tmp_path) as redis:
+        async with open_link("p", url=redis.url) as link:
+            await asyncio.to_thread(redis.stop)
+            refuse_at_once()  # as in a request
+            with pytest.raises(StorageUnavailable):
+                await link.run("GET", "p1")
+            told = link.run("GET", "p1", waits=True)
+            refuse_at_once(False)  # its receipt is given
+            after = link.run("GET", "p2")
+            await asyncio.to_thread(redis.start)
+            assert (await told, await after) == (None, None)
 
 
 async def test_a_call_that_a_full_or_demoted_redis_refuses_waits_and_is_made(tmp_path: Path) -> None:

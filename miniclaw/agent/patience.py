@@ -33,9 +33,12 @@ MAX_WAIT_SECONDS: Final = 5.0
 _waits: ContextVar[bool] = ContextVar("waits_for_storage", default=True)
 
 
-def refuse_at_once() -> None:
-    """From here on in this task storage that is away is an error at once: somebody waits for a receipt."""
-    _waits.set(False)
+def refuse_at_once(is_wanted: bool = True) -> None:
+    """From here on in this task storage that is away is an error at once: somebody waits for a receipt.
+
+    `False` once it is given: what follows waits for storage again.
+    """
+    _waits.set(not is_wanted)
 
 
 def waits_for_storage() -> bool:

@@ -28,12 +28,14 @@ _NOT: Final = (
 )
 _NO_TOOLS: Final = re.compile(
     rf"(?<!parallel )(?:tools?|functions?)(?: call(?:s|ing)?| use|参数)?\W{{0,3}}(?:is |are |do |does )?{_NOT}"
-    r"|(?:unrecognized|unexpected|unknown|extra) [\w ]{0,40}\W{1,3}tools(?![\w\[.])"
+    r"|(?:unrecognized|unexpected|unknown|extra|unsupported) [\w ]{0,40}\W{1,3}tools(?![\w\[.])"
+    r"|'body', 'tools'\W.{0,20}extra inputs"
     rf"|{_NOT}\w* ?(?:\w+ )?\W?(?:(?:tools?|functions?)(?![a-z0-9_])|工具|函数)|support tool use"
     r"|tool(?:s|_choice)?\W{0,3}(?:param\w* )?requires? \W?--|enable-auto-tool-choice|tools参数(?:非法|错误|有误)"
 )
 _NO_STREAM: Final = re.compile(
-    rf"\bstream(?:ing)?\b(?! options).{{0,30}}{_NOT}|{_NOT}\w* ?\w*\s?stream(?:ing)?\b(?! options)", re.ASCII
+    rf"\bcannot use (?:tools?|functions?) with stream|\bstream(?:ing)?\b(?! options).{{0,30}}{_NOT}|{_NOT}\w* ?\w*\s?stream(?:ing)?\b(?! options)",
+    re.ASCII,
 )
 """ASCII, here and below: a Chinese sentence has no space around a name."""
 _NO_THINKING: Final = re.compile(
@@ -199,7 +201,7 @@ class Quirks:
             if name == "stream":
                 is_named = report.param == name or _NO_STREAM.search(words) is not None
             elif name == "tools":
-                is_named = _NO_TOOLS.search(words) is not None
+                is_named = report.param == name or _NO_TOOLS.search(words) is not None
             else:
                 is_named = report.param.split(".")[0].split("[")[0] == name or _is_about(
                     name, body[name], message
@@ -223,7 +225,7 @@ _EMPTY: Final = (
 _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
     (r"both content and (?:thinking|reasoning)", "beside", "one"),  # the template of gpt-oss
     (r"(?:either|both) content (?:or|and) tool.?calls", "beside", "none"),  # those of Mistral
-    (r"single tool.?calls? at once|only one tool.?call", "one_call", True),  # that of Llama 3.1
+    (r"single tool.?calls? at once|only one tool.?call|multiple tool.?calls? (?:is |are )?not supp", "one_call", True),
     (r"image.{0,120}(?:too (?:large|big|small|many)|exceed|dimension|corrupt|damaged|base64|format|media type)"
      r"|(?:process|decode|load|parse|invalid|download).{0,30}\bimage(?!_url| input)\b", "images", "not now"),
     (r"image|vision|multi-?modal|content.*\b(?:string|str|text|type)\b", "images", "never"),

@@ -10,6 +10,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from miniclaw.agent.core import Core
+from miniclaw.agent.patience import refuse_at_once
 from miniclaw.agent.policy import verdict_of
 from miniclaw.channel.cli import CLIChannel, TerminalLink
 from miniclaw.gateway.connection import Hub
@@ -77,6 +78,7 @@ class McpChannel(CLIChannel):
             await link.aclose()
 
     async def _mcp(self, request: web.Request) -> web.StreamResponse:
+        refuse_at_once(False)  # it is a call's result that is waited for, and what a cancel does
         return await self._http.handle(request, user_of(request))
 
     async def _metadata(self, request: web.Request) -> web.Response:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 from pydantic import BaseModel, Field
 
+from miniclaw.agent.patience import refuse_at_once
 from miniclaw.channel.cli import CLIChannel
 from miniclaw.channel.openai_shapes import MODEL, SESSION_HEADER, Answer
 from miniclaw.config import Clock
@@ -102,6 +103,7 @@ class OpenAIChannel(CLIChannel):
             receipt = await self.submit(_inbound(said, user_id, named or thrown, body.user, msg_id))
             if not receipt.stored:
                 raise ProtocolError(receipt.code or "internal", receipt.message)
+            refuse_at_once(False)  # a client that leaves cancels, also while storage is away
             answer = Answer(receipt, self._clock(), is_thrown=thrown is not None)
             # No await since the receipt: the turn cannot have published anything yet.
             with TurnReader(self.hub.bus, answer.session_id, answer.turn_id) as reader:

@@ -124,13 +124,13 @@ class RedisLink:
                 await sentinel.aclose()
             await pool.disconnect()
 
-    def call(self, name: str, *args: Any, waits: bool = True) -> asyncio.Future[Any]:
+    def call(self, name: str, *args: Any, waits: bool | None = None) -> asyncio.Future[Any]:
         """Run one of our functions.
 
         Args:
             name: of the function in `functions.lua`.
             args: texts and numbers.
-            waits: whether it is tried again while Redis is away; never where somebody waits for a receipt.
+            waits: whether it is tried again while Redis is away; by itself where nobody waits for a receipt.
 
         Raises:
             StorageUnavailable: (from the future) Redis is away.
@@ -138,14 +138,14 @@ class RedisLink:
         """
         return self.run("FCALL", f"{name}_{self._version}", 1, self.prefix, *args, waits=waits)
 
-    def run(self, *command: Any, waits: bool = True) -> asyncio.Future[Any]:
+    def run(self, *command: Any, waits: bool | None = None) -> asyncio.Future[Any]:
         """Run a command of Redis; raises as `call` does."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if self._task is None or len(self._calls) >= QUEUE:
             future.set_exception(StorageUnavailable("There is no connection to Redis."))
             return future
-        waits = waits and waits_for_storage()
+        waits = waits_for_storage() if waits is None else waits
         self._calls.append(_Call(command, future, waits, loop.time() + self._patience))
         self._wake.set()
         return future

@@ -221,10 +221,12 @@ class RedisRelay:
         return f"{self._node} {json.dumps(events, ensure_ascii=False)}"
 
     def _call(self, session_id: str, fence: str | int, batch: str, how: str) -> None:
-        self._send_on(self._link.call("emit", session_id, fence, batch, how, KEPT_BATCHES, KEPT_MS))
+        self._send_on(
+            self._link.call("emit", session_id, fence, batch, how, KEPT_BATCHES, KEPT_MS, waits=True)
+        )
 
     def _send(self, *command: Any) -> None:
-        self._send_on(self._link.run(*command))
+        self._send_on(self._link.run(*command, waits=True))  # whoever said it: nobody waits for it
 
     @staticmethod
     def _send_on(future: asyncio.Future[Any]) -> None:
