@@ -270,6 +270,21 @@ def test_a_formula_stays_as_it_was_written_whole_and_streamed(
         )
 
 
+@pytest.mark.parametrize(
+    ("before", "formula", "behind"),
+    [
+        ("The formula is: ", "$$\n\\{a\\} \\\\ x*y*z\n$$", "\n*where* x is:\n- item *two*"),
+        ("- *公式为*：", "$$\n\\{a\\} *b*c\n$$", "\n- *two*"),
+        ("as $$x$$ *says*\n", "$$\n\\{a\\} x*y*z\n$$", "\n*two*"),
+    ],
+)
+def test_a_formula_that_opens_behind_words_ends_where_it_says(before: str, formula: str, behind: str) -> None:
+    source = before + (formula.replace("\n", "\n  ") if before.startswith("-") else formula) + behind
+    for html in (render_markdown(source), "".join(stream(list(source)))):
+        assert formula in read(html).text
+        assert html.count("<em>") == 2
+
+
 def test_money_paths_prompts_and_citations_are_no_formulas() -> None:
     for source in (
         "cost $5 and $6 *x*, $5 *or* 6$",

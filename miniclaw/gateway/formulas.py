@@ -75,8 +75,9 @@ def _block(state: StateBlock, start: int, end: int, silent: bool) -> bool:
         return False
     if (delimiters := _opened(line := state.src[at : state.eMarks[start]])) is None:
         return False
-    if silent:
-        return True
+    if silent:  # in a paragraph, whose open `$$` it may close
+        said = state.src[max(state.bMarks[state.line], at - LONGEST) : at]
+        return delimiters[0] != "$$" or said.count("$$") % 2 == 0
     opening, closing = delimiters
     nests = opening.startswith("\\begin")
     depth = line.count(opening) - line.count(closing) if nests else int(closing not in line[2:])
