@@ -430,7 +430,7 @@ from miniclaw.tools.context import ToolContext
 def slow(path: str, tool_context: ToolContext) -> str:
     "Says that it runs and reads a pipe."
     Path({str(tmp_path / "runs")!r}).touch()
-    return Path(path).read_text()
+    return Path(path).read_text(encoding="utf-8")
 """,
         encoding="utf-8",
     )

@@ -367,6 +367,7 @@ def test_the_responses_api_gets_images_by_its_own_names() -> None:
     body = responses_body([IMAGE], (), {}, Quirks(), by="")
     assert body["input"] == [
         {
+            "type": "message",
             "role": "user",
             "content": [
                 {"type": "input_text", "text": "see"},
