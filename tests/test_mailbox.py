@@ -109,6 +109,19 @@ async def test_sessions_run_side_by_side_up_to_the_limit_and_then_in_order() -> 
     assert list(stage.endings) == ["t4"]
 
 
+async def test_of_turns_that_come_in_one_moment_one_begins_in_each_round_of_the_loop() -> None:
+    stage = Stage(running=20)
+    for number in range(20):
+        stage.post(f"s{number}")
+    counts = []
+    for _ in range(30):
+        await asyncio.sleep(0)
+        counts.append(len(stage.endings))
+    steps = [later - earlier for earlier, later in zip(counts, counts[1:], strict=False)]
+    assert counts[0] <= 1 and max(steps) == 1
+    assert list(stage.endings) == [f"t{number}" for number in range(1, 21)]
+
+
 async def test_a_session_with_many_messages_does_not_keep_the_others_waiting() -> None:
     stage = Stage(running=1)
     for session_id in "aaab":

@@ -45,6 +45,7 @@ class Mailbox:
         self._current: dict[str, Turn] = {}
         self._waiting = 0
         self._stopped = False
+        self._is_starting = False
 
     def reserve(self, session_id: str) -> None:
         """Hold a place for a message that is about to be stored.
@@ -172,10 +173,24 @@ class Mailbox:
             await asyncio.wait(remaining, timeout=2.0)
 
     def _start_ready(self) -> None:
-        while self._ready and len(self._tasks) - len(self._paused) < self._max_running and not self._stopped:
+        """Start the next session that is ready, and a further one in each round of the loop.
+
+        Of many that come in one moment the first has asked the model when the last begins; in step with one
+        another, all would have to wait until the work of all is done.
+        """
+        if self._is_starting or self._stopped or not self._ready:
+            return
+        if len(self._tasks) - len(self._paused) < self._max_running:
             session_id = self._ready.popleft()
+            loop = asyncio.get_running_loop()
             # Registered where it is created; the task takes itself out when its turn is over.
-            self._tasks[session_id] = asyncio.get_running_loop().create_task(self._work(session_id))
+            self._tasks[session_id] = loop.create_task(self._work(session_id))
+            self._is_starting = True
+            loop.call_soon(self._start_further)
+
+    def _start_further(self) -> None:
+        self._is_starting = False
+        self._start_ready()
 
     async def _carry_out(self, turn: Turn) -> None:
         """Run a turn; what storage broke begins again as after a restart, which counts its tries."""

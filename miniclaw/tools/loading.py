@@ -122,13 +122,18 @@ class OwnTools:
         self._apply(*read)
 
     def _signature(self) -> Signature:
+        """What tells a change, without opening a file; plain calls, since it is done several times a turn."""
         seen = []
-        for path in sorted(self._directory.glob("*.py")):
+        try:
+            names = sorted(name for name in os.listdir(self._directory) if name.endswith(".py"))
+        except OSError:  # there is none, or none that can be read
+            return ()
+        for name in names:
             try:
-                found = path.stat()
-                seen.append((path.name, found.st_mtime_ns, found.st_size))
+                found = os.stat(f"{self._directory}/{name}")
+                seen.append((name, found.st_mtime_ns, found.st_size))
             except OSError:  # a link to nothing, or removed while it was looked at; loading tells
-                seen.append((path.name, -1, -1))
+                seen.append((name, -1, -1))
         return tuple(seen)
 
     def _read(self) -> tuple[Signature, Sources]:
