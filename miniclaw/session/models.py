@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import NoneType
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SkipValidation
@@ -20,6 +21,11 @@ PASSING: Final = "passing"
 """In the metadata of a session for one answer: the id of its message, the only one that it takes; no list has it."""
 RECENT: Final = 200
 """Entries at the end of a log among which a running turn has one if it has any."""
+
+_CONTENT: Final = (str, list, NoneType)  # here, since a union is made anew wherever it is written
+_CALLS: Final = (list, NoneType)
+_TIME: Final = (int, float)
+_META: Final = (dict, NoneType)
 
 TurnState = Literal["waiting", "running", "finished", "failed", "cancelled"]
 
@@ -60,10 +66,10 @@ class Entry:
         message, at, meta = body["message"], body.get("at") or 0.0, body.get("meta")
         if not (isinstance(message, dict) and isinstance(message.get("role"), str)):
             raise TypeError("its message has no role")
-        sound = isinstance(message.get("content"), str | list | None)
-        if not (sound and isinstance(message.get("tool_calls"), list | None)):
+        sound = isinstance(message.get("content"), _CONTENT) and isinstance(message.get("tool_calls"), _CALLS)
+        if not sound:
             raise TypeError("no message of a conversation")
-        if not (isinstance(at, int | float) and isinstance(meta, dict | None)):
+        if not (isinstance(at, _TIME) and isinstance(meta, _META)):
             raise TypeError("a time or notes of another type")
         return cls(turn_id, step, message, at, meta, position)
 

@@ -277,7 +277,7 @@ def read_metadata(session_id: str, text: str) -> dict[str, Any]:
 def _entries(session_id: str, rows: Sequence[tuple[int, str, int, str]]) -> list[Entry]:
     """Parse all bodies in one pass; where one is corrupt, each by itself, and the bad ones are left out."""
     try:
-        bodies = from_json("[" + ",".join(row[3] for row in rows) + "]")
+        bodies = from_json("[" + ",".join(row[3] for row in rows) + "]", cache_strings="keys")
         return [Entry.from_body(row[1], row[2], row[0], body) for row, body in zip(rows, bodies, strict=True)]
     except (ValueError, KeyError, TypeError):
         entries = []
