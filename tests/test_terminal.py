@@ -407,3 +407,35 @@ def test_a_workspace_that_is_no_directory_is_refused_in_one_sentence(tmp_path: P
     )
     assert done.returncode == 1 and "there is no directory" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+async def test_what_others_wrote_commands_no_terminal_wherever_it_is_shown(tmp_path: Path) -> None:
+    hostile = "\x1b]52;c;cHduZWQ=\x07 \x9b31m"
+    write = [("write_file", {"path": "a\x9b31m.txt", "content": f"{hostile} told"})]
+
+    def script(messages: list[Message], number: int) -> Reply:
+        return {"text": "over"} if messages[-1]["role"] == "tool" else {"calls": write}
+
+    def talk() -> None:
+        named = {"OPENAI_BASE_URL": model.url, "OPENAI_API_KEY": "x", "OPENAI_MODEL": "fake-chat"}
+        assert "2" in chat("--data-dir", str(tmp_path), text="1+1 \x1b]52;c;x\x07 \x9b31mtitled\n").stdout
+        env = {**CLEVER, **named}
+        with Terminal("chat", "--resume", "--data-dir", str(tmp_path), env=env, columns=200) as terminal:
+            terminal.wait_for("›")
+            terminal.type("go\r")
+            terminal.wait_for("Allow?")
+            terminal.type("n\r")
+            terminal.wait_for("over")
+            for command, end in (("history", "assistant: over"), ("sessions", "titled"), ("trace", "total ")):
+                terminal.wait_for("idle")
+                terminal.type(f"/{command}\r")
+                terminal.wait_for(end)
+            terminal.type("exit\r")
+            assert terminal.exit_code() == 0
+        shown = terminal.output
+        assert "]52;c;" in shown and "31mtitled" in shown and "a31m.txt" in shown
+        assert "\x1b]52" not in shown and "\x9b" not in shown
+        assert "\x1b[" in shown  # what is ours still has its colours
+
+    async with FakeModel(script) as model:
+        await asyncio.to_thread(talk)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import TextIO
 
 from miniclaw import __version__
 
-__all__ = ["HARMLESS", "add_common", "agreed", "main", "parser_of", "say"]
+__all__ = ["HARMLESS", "add_common", "agreed", "json_text", "main", "parser_of", "say"]
 
 HARMLESS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Control characters, by which a text of others could clear the screen or feign a question."""
@@ -86,6 +87,12 @@ def say(*texts: object, file: TextIO | None = None) -> None:
     print(*(str(text).translate(HARMLESS) for text in texts), file=file)
 
 
+def json_text(value: object) -> str:
+    """JSON in one line, for programs and people: control characters of any kind are escaped, none is lost."""
+    escaped = {code: f"\\u{code:04x}" for code in range(127, 160)}
+    return json.dumps(value, ensure_ascii=False).translate(escaped)
+
+
 def add_common(parser: argparse.ArgumentParser, *, nested: bool = False) -> None:
     """Declare what every command takes; `nested` for the parser of an action, whose values win."""
     default = argparse.SUPPRESS if nested else None
@@ -106,7 +113,7 @@ def agreed(question: str) -> bool:
     from miniclaw.errors import ConfigError
 
     try:
-        answer = input(f"{question} [y/N] ")
+        answer = input(f"{question} [y/N] ".translate(HARMLESS))
     except EOFError as error:
         raise ConfigError("Nobody is there to answer; say --yes.") from error
     return answer.strip().lower() in ("y", "yes", "是")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from miniclaw.cli import say
+from miniclaw.cli import json_text, say
 from miniclaw.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ async def _run(
     fell = [name for name, share in shares.items() if before and share < before.get(name, 0)]
     if as_json:
         found = {"model": provider.info.name, "passed": passed, "shares": shares, "fell": fell, "tasks": rows}
-        print(json.dumps(found, ensure_ascii=False))
+        print(json_text(found))
     else:
         for name, share in shares.items():
             if runs > 1 or before is not None:

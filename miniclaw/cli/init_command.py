@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from miniclaw.cli import HARMLESS, say
+
 __all__ = ["add_arguments", "run"]
 
 TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     for name, template in FILES.items():
         path = directory / name
         if path.exists():
-            print(f"保留 / kept     {path}")
+            say(f"保留 / kept     {path}")
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
             mode = 0o600 if name == "miniclaw.toml" else 0o644
@@ -53,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
         end = b"\n" if before and not before.endswith(b"\n") else b""
         _write(path.resolve(), before + end + lines, 0o600)
     else:
-        print(f"保留 / kept     {path}")
-    print("接下来 / next: miniclaw doctor, miniclaw serve")
+        say(f"保留 / kept     {path}")
+    say("接下来 / next: miniclaw doctor, miniclaw serve")
     return 0
 
 
@@ -67,7 +69,7 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    print(f"写好 / written  {path}")
+    say(f"写好 / written  {path}")
 
 
 def _environment(missing: list[str], *, asks: bool, is_set: bool) -> str:
@@ -80,11 +82,11 @@ def _environment(missing: list[str], *, asks: bool, is_set: bool) -> str:
     found = None if is_set else asyncio.run(find_local_server())
     values = {"OPENAI_BASE_URL": found.base_url, "OPENAI_MODEL": found.model} if found else {}
     if found:
-        print(f"找到 / found    {found.name}: {found.model} ({found.base_url})")
+        say(f"找到 / found    {found.name}: {found.model} ({found.base_url})")
     for name in missing if asks else ():
         known = values.get(name, "")
         try:
-            answer = input(f"{QUESTIONS[name]}{f' [{known}]' if known else ''}: ").strip()
+            answer = input(f"{QUESTIONS[name]}{f' [{known}]' if known else ''}: ".translate(HARMLESS)).strip()
         except EOFError as error:
             raise ConfigError("Nobody is there to answer; use `miniclaw init --yes`.") from error
         values[name] = answer or known

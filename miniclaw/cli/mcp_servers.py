@@ -7,7 +7,7 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING, Any, Final
 
-from miniclaw.cli import say
+from miniclaw.cli import HARMLESS, say
 from miniclaw.errors import ConfigError, MCPError
 from miniclaw.rundir import RunDir
 
@@ -112,7 +112,9 @@ async def login(loaded: LoadedSettings, name: str) -> int:
     config = _config(loaded, name)
     if not config.url:
         raise ConfigError(f"`{name}` is a program; only servers with a `url` have logins.")
-    consent = BrowserConsent(lambda url: print(f"open this page to log in:\n{url}", flush=True))
+    consent = BrowserConsent(
+        lambda url: print(f"open this page to log in:\n{url.translate(HARMLESS)}", flush=True)
+    )
     try:
         async with MCPClient(
             lambda: link_of(name, config, loaded.data_dir, consent), name=name, start_seconds=600.0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 from typing import Any, Protocol
 
+from miniclaw.cli import json_text
 from miniclaw.cli.screen import Screen
 from miniclaw.errors import ProtocolError
 
@@ -55,7 +55,7 @@ def _print_object(conversation: Talks, end: dict[str, Any], data: dict[str, Any]
         **{name: data.get(name, []) for name in ("tools", "used_memories", "saved_memories")},
         "error": error,
     }
-    print(json.dumps(row, ensure_ascii=False))
+    print(json_text(row))
 
 
 async def interruptible(conversation: Talks, text: str | None) -> dict[str, Any]:

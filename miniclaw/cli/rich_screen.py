@@ -121,7 +121,7 @@ class RichScreen(Screen):
         self._hide_open()  # which shows the cursor again
 
     def _write(self, text: str, *, is_ours: bool = False) -> None:
-        """Text of the model goes through the blocks; what is ours as it is."""
+        """Text of the model goes through the blocks; what is a line, already without controls, as it is."""
         if is_ours:
             super()._write(text, is_ours=True)
             return
@@ -137,7 +137,7 @@ class RichScreen(Screen):
 
     def _line(self, text: str) -> None:
         self._end_line()
-        Screen._write(self, text + "\n", is_ours=True)
+        Screen._write(self, text.translate(HARMLESS) + "\n", is_ours=True)
 
     def _print(self, block: str) -> None:
         if block.strip():

@@ -15,7 +15,7 @@ from typing import Any, Final
 from miniclaw.agent.command_text import command_text
 from miniclaw.agent.replies import memory_line
 from miniclaw.channel.forms import needed_in
-from miniclaw.cli import HARMLESS
+from miniclaw.cli import HARMLESS, json_text, say
 from miniclaw.gateway.command_table import read_command
 from miniclaw.text import TURNING
 
@@ -241,7 +241,8 @@ class Screen:
     def error(self, message: str) -> None:
         """One sentence on standard error."""
         self._end_line()
-        print(f"miniclaw: {message}", file=sys.stderr, flush=True)
+        say(f"miniclaw: {message}", file=sys.stderr)
+        sys.stderr.flush()
 
     def _finish(self, data: dict[str, Any]) -> None:
         if data.get("stopped_by"):
@@ -279,7 +280,7 @@ class JsonScreen(Screen):
         super().__init__(quiet=True)
 
     def show_event(self, payload: dict[str, Any]) -> None:
-        print(json.dumps(payload, ensure_ascii=False), flush=True)
+        print(json_text(payload), flush=True)
 
     def note(self, text: str) -> None:
         self.show_event({"name": "note", "data": {"text": text}})

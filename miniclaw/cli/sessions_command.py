@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from miniclaw.cli import add_common
+from miniclaw.cli import HARMLESS, add_common
 
 if TYPE_CHECKING:
     from miniclaw.config import LoadedSettings
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     file, written = getattr(args, "file", None), list[str]()
     code = run_async(_run(loaded, args, written))
     if file in (None, "-"):
-        sys.stdout.write("".join(written))
+        sys.stdout.write("".join(written).translate(HARMLESS))
     else:
         Path(file).write_text("".join(written), encoding="utf-8")
     return code

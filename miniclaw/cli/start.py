@@ -12,6 +12,7 @@ from collections.abc import Coroutine, Mapping
 from logging.handlers import RotatingFileHandler
 from typing import Any, Final
 
+from miniclaw.cli import HARMLESS
 from miniclaw.config import LoadedSettings, load_settings
 from miniclaw.errors import ConfigError
 from miniclaw.logs import JsonFormatter
@@ -34,6 +35,17 @@ def load(args: argparse.Namespace, arguments: Mapping[str, Any] | None = None) -
     return load_settings(arguments=given, data_dir=args.data_dir, config_file=args.config)
 
 
+class _Harmless(logging.Formatter):
+    """What another formatter writes, without control characters: a line may hold words of others."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._inner.format(record).translate(HARMLESS)
+
+
 def set_up_logging(loaded: LoadedSettings, *, default: str | None = None) -> None:
     """Log to the file that is set, else to standard error; never to standard output."""
     log = loaded.settings.log
@@ -49,7 +61,7 @@ def set_up_logging(loaded: LoadedSettings, *, default: str | None = None) -> Non
     else:
         handler = logging.StreamHandler(sys.stderr)
     lines = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
-    handler.setFormatter(JsonFormatter() if log.format == "json" else lines)
+    handler.setFormatter(_Harmless(JsonFormatter() if log.format == "json" else lines))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())

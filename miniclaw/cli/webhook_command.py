@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode, urlsplit
 
-from miniclaw.cli import add_common
+from miniclaw.cli import add_common, say
 
 if TYPE_CHECKING:
     from miniclaw.channel.standins.base import Shown
@@ -103,9 +103,9 @@ async def _post(base: str, loaded: LoadedSettings, args: argparse.Namespace, sta
     query = f"?{urlencode(event.query)}" if event.query else ""
     async with httpx.AsyncClient(trust_env=False, timeout=10.0) as client:
         response = await client.post(f"{base}{event.path}{query}", content=event.body, headers=event.headers)
-    print(f"{args.platform}: {response.status_code} {response.text}".rstrip())
+    say(f"{args.platform}: {response.status_code} {response.text}".rstrip())
     if more and response.status_code == 400:
-        print(
+        say(
             'Add "127.0.0.1" to `channels.generic.reply_hosts`, where the stand-in is, and restart the gateway.'
         )
     return int(not response.is_success)
@@ -127,9 +127,9 @@ async def _watch(standin: Any, seconds: float) -> int:
         async with asyncio.timeout(seconds):
             await complete()
     except TimeoutError:
-        print("nothing came in time; the gateway's log says why")
+        say("nothing came in time; the gateway's log says why")
         return 1
     shown: list[Shown] = standin.shown
     for message in shown:
-        print(f"→ {message.conversation}{f' in {message.thread}' if message.thread else ''}: {message.text}")
+        say(f"→ {message.conversation}{f' in {message.thread}' if message.thread else ''}: {message.text}")
     return 0
