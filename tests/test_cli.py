@@ -294,3 +294,20 @@ def test_a_person_is_asked_before_a_write_and_only_yes_lets_it_run(
         terminal.type("/exit\r")
         assert terminal.exit_code() == 0
     assert len(list(tmp_path.glob("users/owner/memory/mem_*"))) == left
+
+
+@pytest.mark.parametrize("before", ["", "1+1\n"])
+def test_ctrl_c_leaves_a_chat_whose_pipe_stays_open(tmp_path: Path, before: str) -> None:
+    command = [sys.executable, "-m", "miniclaw", "chat", "--data-dir", str(tmp_path)]
+    pipe = subprocess.PIPE
+    options = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": {**os.environ, **ENV}}
+    with subprocess.Popen(command, encoding="utf-8", **options) as process:  # type: ignore[call-overload]
+        try:
+            process.stdin.write(f"{before}/model\n")
+            process.stdin.flush()
+            assert any(line.startswith("model: ") for line in process.stdout)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 130
+            assert process.stderr.read() == ""
+        finally:
+            process.kill()

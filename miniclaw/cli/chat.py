@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import io
+import os
 import sys
+import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 from miniclaw.cli.conversation import Conversation, ReadLine
@@ -25,19 +27,15 @@ LEAVE = frozenset({"exit", "quit", "/exit", "/quit"})
 
 async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
     """Open a link and talk over it; returns the exit code."""
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # a pipe may hold anything
     opening = open_link(loaded, connect=args.connect, user_id=args.user_id, workspace=args.workspace)
     async with opening as (link, where, attached):
         interactive = args.once is None and sys.stdin.isatty()
         state = state_of(loaded, args)
-        read_line: ReadLine = _read_line
         prompt = None
         if interactive:
             from miniclaw.cli.prompt import Prompt
 
             prompt = Prompt(state, [(n, c.about) for n, c in COMMANDS.items()] + [*LOCAL.items()])
-            read_line = prompt.read
         screen = _screen(args)
         conversation = Conversation(link, screen, args.allow, state, ask=prompt.ask if prompt else None)
         reader = asyncio.get_running_loop().create_task(conversation.read())
@@ -51,7 +49,7 @@ async def chat(loaded: LoadedSettings, args: argparse.Namespace) -> int:
             if prompt is not None:
                 home, gateway = (Path(), where) if attached else (loaded.data_dir, None)
                 prompt.remember(await conversation.introduce(home, gateway))
-            return await _talk(conversation, read_line)
+            return await _talk(conversation, prompt.read if prompt else _piped())
         finally:
             reader.cancel()
             screen.close()
@@ -112,7 +110,21 @@ def _screen(args: argparse.Namespace) -> Screen:
     return Screen(watched=watched)
 
 
-async def _read_line() -> str | None:
-    """Lines from a pipe."""
-    line = await asyncio.to_thread(sys.stdin.readline)
-    return line.rstrip("\n") if line else None
+def _piped() -> ReadLine:
+    """Lines of a pipe or file: with a thread and a file that the end of the program waits for in no way."""
+    file = open(os.dup(sys.stdin.fileno()), encoding=sys.stdin.encoding, errors="replace")
+
+    def read(found: Future[str]) -> None:
+        try:
+            found.set_result(file.readline())
+        except (OSError, ValueError) as error:
+            found.set_exception(error)
+
+    async def read_line() -> str | None:
+        found = Future[str]()
+        found.set_running_or_notify_cancel()  # so that a wait that is given up leaves it alone
+        threading.Thread(target=read, args=[found], daemon=True).start()
+        line = await asyncio.wrap_future(found)
+        return line.rstrip("\n") if line else None
+
+    return read_line

@@ -73,6 +73,7 @@ async def interruptible(conversation: Talks, text: str | None) -> dict[str, Any]
         else:
             cancels.add(loop.create_task(conversation.cancel()))
 
+    before = signal.getsignal(signal.SIGINT)
     try:
         loop.add_signal_handler(signal.SIGINT, interrupted)
     except NotImplementedError:
@@ -85,3 +86,4 @@ async def interruptible(conversation: Talks, text: str | None) -> dict[str, Any]
         raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+        signal.signal(signal.SIGINT, before)  # the runner's, which ends the program in order
