@@ -23,6 +23,7 @@ from miniclaw.errors import ConfigError, StorageError, way_out
 from miniclaw.rundir import RESTORE_MARK, RESTORING, RunDir, check_restored, private_directory
 from miniclaw.schema import SCHEMA_VERSION
 from miniclaw.wal import behind_damage
+from miniclaw.whole_file import is_part_of, whole_file
 
 __all__ = ["back_up", "restore"]
 
@@ -54,21 +55,14 @@ def back_up(data_dir: Path, file: Path) -> int:
     """
     if not (data_dir / DATABASE).exists():
         raise ConfigError(f"There are no data in `{data_dir}`; choose another --data-dir.")
-    temporary = file.with_name(file.name + ".part")
     try:
-        temporary.unlink(missing_ok=True)  # of another backup that was killed, or not ours at all
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "wb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
-            count = _fill(archive, data_dir, without={file.resolve(), temporary.resolve()})
-        temporary.replace(file)
+        with whole_file(file) as raw, tarfile.open(fileobj=raw, mode="w:gz") as archive:
+            return _fill(archive, data_dir, without=file.parent.resolve() / file.name)
     except OSError as error:
         raise ConfigError(f"`{file}` cannot be written: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return count
 
 
-def _fill(archive: tarfile.TarFile, data_dir: Path, *, without: set[Path]) -> int:
+def _fill(archive: tarfile.TarFile, data_dir: Path, *, without: Path) -> int:
     head = {"format": FORMAT, "version": __version__, "schema": SCHEMA_VERSION, "at": int(time.time())}
     info = tarfile.TarInfo(MANIFEST)
     body = json.dumps(head).encode()
@@ -85,13 +79,17 @@ def _fill(archive: tarfile.TarFile, data_dir: Path, *, without: set[Path]) -> in
             names[:] = [name for name in names if name not in LEFT_OUT and not name.startswith(REPLACED)]
             files = [name for name in files if not name.startswith(DATABASE)]
         for path in (here / name for name in sorted(files)):
-            if path.is_symlink() or not path.is_file() or path.resolve() in without:
+            if path.is_symlink() or not path.is_file() or _is_of(without, path.resolve()):
                 continue
             with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
                 name = path.relative_to(data_dir).as_posix()
                 _add(archive, archive.gettarinfo(arcname=name, fileobj=file), file)
                 count += 1
     return count
+
+
+def _is_of(backup: Path, path: Path) -> bool:
+    return path == backup.resolve() or is_part_of(backup, path)
 
 
 def _add(archive: tarfile.TarFile, info: tarfile.TarInfo, file: IO[bytes]) -> None:

@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from miniclaw.errors import ConfigError, DirectoryBusy
 
@@ -22,6 +22,7 @@ __all__ = [
     "check_restored",
     "private_directory",
     "read_or_make_token",
+    "try_lock",
 ]
 
 RESTORE_MARK: Final = "run/restore.json"
@@ -86,9 +87,9 @@ class RunDir:
             (self._directory / "gateway.json").unlink(missing_ok=True)
 
     def _take(self, lock: IO[str]) -> bool:
-        if not _try_lock(lock, shared=self._shared):
+        if not try_lock(lock, shared=self._shared):
             return False
-        return self._nodes is None or _try_lock(self._nodes, shared=True)
+        return self._nodes is None or try_lock(self._nodes, shared=True)
 
     def announce(self, gateway: RunningGateway) -> None:
         """Write `run/gateway.json`, readable by this user only."""
@@ -128,7 +129,7 @@ class RunDir:
         """Whether a process holds the directory, even if it does not listen yet."""
         for name in ("lock", "nodes"):  # one process holds the first alone, or many hold the second together
             with contextlib.suppress(OSError), (self._directory / name).open("a", encoding="utf-8") as lock:
-                if not _try_lock(lock, shared=name == "lock"):
+                if not try_lock(lock, shared=name == "lock"):
                     return True
         return False
 
@@ -179,7 +180,8 @@ def read_or_make_token(data_dir: Path, configured: str | None) -> str:
 
 if sys.platform == "win32":
 
-    def _try_lock(file: IO[str], *, shared: bool = False) -> bool:
+    def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
+        """Lock an open file if nobody else has; until it is closed. `False` also where locks are unknown."""
         import msvcrt
 
         file.seek(0)
@@ -191,7 +193,8 @@ if sys.platform == "win32":
 
 else:
 
-    def _try_lock(file: IO[str], *, shared: bool = False) -> bool:
+    def try_lock(file: IO[Any], *, shared: bool = False) -> bool:
+        """Lock an open file if nobody else has; until it is closed. `False` also where locks are unknown."""
         import fcntl
 
         try:

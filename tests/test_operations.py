@@ -27,6 +27,7 @@ from miniclaw.gateway.protocol import encode_json
 from miniclaw.rundir import read_or_make_token
 from miniclaw.session.outbox import Outbox, insert_deliveries
 from miniclaw.skills.loader import SkillLoader
+from miniclaw.whole_file import whole_file
 from tests.support.agent import outcome, say, send
 from tests.support.claw import running_claw
 from tests.support.core import open_database
@@ -489,6 +490,32 @@ def test_a_backup_is_private_whatever_stood_in_its_place(tmp_path: Path) -> None
     left.chmod(0o666)
     archive.back_up(tmp_path / "data", file)
     assert file.stat().st_mode & 0o777 == 0o600 and not left.exists()
+
+
+def test_two_backups_into_one_file_at_once_are_each_whole_and_a_killed_one_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with contextlib.closing(sqlite3.connect(data / "miniclaw.db")) as database:
+        database.execute("CREATE TABLE t (x)")
+    file, killed = data / "b.tar.gz", data / "b.tar.gz.abcdefgh.part"
+    killed.write_bytes(b"half")
+    with contextlib.suppress(InterruptedError), whole_file(file) as first:
+        assert not killed.exists()
+        first.write(b"a longer text than any backup is" * 1000)
+        first.flush()
+        assert archive.back_up(data, file) == 1  # without what the first has written
+        with tarfile.open(file) as sound:
+            assert sound.getnames() == ["backup.json", "miniclaw.db"]
+        whole = file.read_bytes()
+        raise InterruptedError
+    assert file.read_bytes() == whole
+    with whole_file(file) as first:
+        archive.back_up(data, file)
+        first.write(b"the last to end")
+    assert file.read_bytes() == b"the last to end" and file.stat().st_mode & 0o777 == 0o600
+    assert sorted(path.name for path in data.iterdir()) == ["b.tar.gz", "miniclaw.db"]
 
 
 def packed(path: Path, head: dict[str, Any], database: bytes, outside: str = "") -> Path:

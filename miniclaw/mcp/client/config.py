@@ -16,6 +16,7 @@ from pydantic.alias_generators import to_camel
 
 from miniclaw.errors import ConfigError
 from miniclaw.mcp.client.connection import Era
+from miniclaw.whole_file import whole_file
 
 __all__ = ["FILE", "Login", "ServerConfig", "ServerList", "read_servers", "set_disabled"]
 
@@ -152,12 +153,9 @@ def set_disabled(path: Path, name: str, *, is_disabled: bool) -> None:
     entry.pop("disabled", None)
     if is_disabled:
         entry["disabled"] = True
-    temporary = path.with_suffix(".tmp")
     try:
-        temporary.touch(mode=0o600)
-        temporary.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
-        temporary.chmod(path.stat().st_mode & 0o777)
-        temporary.replace(path)
+        with whole_file(path, path.stat().st_mode & 0o777) as file:
+            file.write((json.dumps(value, ensure_ascii=False, indent=2) + "\n").encode())
     except OSError as error:
         raise ConfigError(f"`{path}` cannot be written: {error.strerror}.") from error
 
