@@ -1217,6 +1217,11 @@ JUDGES: dict[str, tuple[list[Body], Callable[[list[Body]], str], str]] = {
         lambda sent: "" if not any(str(m["content"]).isspace() for m in sent) else "there are blanks",
         "ac tt ac tt",
     ),
+    "Bedrock, stored results of nothing": (
+        [SAID, {**RESULTS[0], "content": ""}, SAID, {**RESULTS[0], "content": " \n"}],
+        lambda sent: "" if all(m["content"].strip() for m in sent) else "the text field is blank",
+        "atc tt atc tt",
+    ),
     "LM Studio, nothing empty": (
         [{**SAID, "content": None}, RESULTS[0]],
         of_calls("objects with a 'content' field that is not empty.", lambda m: not m["content"]),

@@ -318,6 +318,21 @@ async def test_a_result_that_cannot_be_stored_ends_the_turn_and_the_reads_beside
 # --- calls that do not run --------------------------------------------------------------------------------
 
 
+async def test_a_result_without_a_text_says_so_for_servers_that_refuse_a_blank_one() -> None:
+    bodies = {"nothing": "", "blanks": " \n"}
+
+    def body(text: str) -> Any:
+        async def execute(**_: Any) -> str:
+            return text
+
+        return execute
+
+    tools = [Probe(name, body=body(text)) for name, text in bodies.items()]
+    asked = asks(*(ToolCall.of(name, name, {}) for name in bodies))
+    _, transcript = await run([asked, LLMResponse(text="ok")], *tools)
+    assert transcript.results == dict.fromkeys(bodies, "(no output)")
+
+
 async def test_a_tool_that_is_not_there_is_answered_with_those_that_are() -> None:
     gate = OpenGate()
     script = [asks(call("c1", "lok")), LLMResponse(text="x")]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-from miniclaw.agent.providers import Message
+from miniclaw.agent.providers import NO_OUTPUT, Message
 from miniclaw.agent.quirks import LENGTHS, Quirks
+from miniclaw.agent.schemas import MOST_ABOUT, simple_schema
 from miniclaw.session.history import content_text
 
 __all__ = [
@@ -22,17 +22,7 @@ __all__ = [
 _FITTING: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 """Tool names that every server takes."""
 _PRIVATE: Final = frozenset({"reasoning_content", "provider_data", "images"})
-_SIMPLE: Final = frozenset({"type", "description", "properties", "required", "items", "enum"})
-"""What every server knows of JSON Schema."""
 _NO_TEXT: Final = {"any": None, "null": None, "text": "", "mark": "…"}
-_TYPES: Final = {name: name for name in ("string", "integer", "number", "boolean", "array", "object")} | {
-    **{"str": "string", "int": "integer", "float": "number", "bool": "boolean", "list": "array", "dict": "object"}
-}  # fmt: skip
-"""Types of JSON Schema, and what programs call them; others stop servers that make a grammar of a schema."""
-MOST_NODES: Final = 2_000
-"""Of a simple schema."""
-MOST_ABOUT: Final = 1_024
-"""Characters of a tool's description; OpenAI and Azure take no more."""
 
 
 def fit_parameters(wanted: Mapping[str, Any], quirks: Quirks, *, has_tools: bool) -> dict[str, Any]:
@@ -81,7 +71,7 @@ def fit_tools(
             }
             changed["name"] = name
             if quirks.schemas == "simple":
-                changed["parameters"] = _simple(changed.get("parameters"))
+                changed["parameters"] = simple_schema(changed.get("parameters"))
                 changed["description"] = str(changed.get("description") or "")[:MOST_ABOUT]
             tool = {**tool, "function": changed}
         fitted.append(tool)
@@ -116,6 +106,7 @@ def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, rename
         or "images" in message
         or isinstance(content := message.get("content"), list)
         or (message.get("tool_calls") and content and content.isspace())
+        or (message["role"] == "tool" and (not content or content.isspace()))
         or (touches_own and message["role"] == "assistant")
         else message
         for message in messages
@@ -156,8 +147,12 @@ def _fit(message: Message, quirks: Quirks, by: str) -> Message:
     fitted["role"] = quirks.roles.get(message["role"], message["role"])
     if quirks.ids and "tool_call_id" in fitted:
         fitted["tool_call_id"] = short_id(fitted["tool_call_id"])
+    if message["role"] == "tool" and not content_text(message.get("content")).strip():
+        fitted["content"] = NO_OUTPUT
+    elif message["role"] != "assistant":
+        fitted["content"] = fit_content(message.get("content"), quirks)
     if message["role"] != "assistant":
-        return fitted | {"content": fit_content(message.get("content"), quirks)}
+        return fitted
     data, thoughts = own_data(message, quirks, by), message.get("reasoning_content")
     text = message.get("content") or ""
     if calls := message.get("tool_calls"):
@@ -213,88 +208,3 @@ def _joined(first: Any, second: Any) -> Any:
 def short_id(call_id: str) -> str:
     """An id that every server takes."""
     return hashlib.sha256(call_id.encode("utf-8", "replace")).hexdigest()[:9]
-
-
-def _simple(schema: Any) -> Message:
-    """A schema with only what every server knows: references put in, choices narrowed to the first, each with a type.
-
-    A circle is cut, and so is what comes behind the first `MOST_NODES`.
-    """
-    left = MOST_NODES
-
-    def fit(node: Any, path: tuple[str, ...] = (), depth: int = 0, *, is_part: bool = False) -> Message:
-        nonlocal left
-        left -= 1
-        node = node if isinstance(node, dict) else {}
-        while isinstance(reference := node.get("$ref"), str) and reference not in path:
-            path = (*path, reference)
-            node = {**_named(reference, schema), **{key: one for key, one in node.items() if key != "$ref"}}
-        if left < 0 or depth > 16 or "$ref" in node:
-            return {"type": "object"}
-        for word in ("allOf", "anyOf", "oneOf"):
-            choices = [one for one in _listed(node.get(word)) if one.get("type") != "null"]
-            for part in choices if word == "allOf" else choices[:1]:
-                node = _merged(node, fit(part, path, depth + 1, is_part=True))
-        found = {key: value for key, value in node.items() if key in _SIMPLE}
-        if "const" in node:
-            found["enum"] = [node["const"]]
-        if isinstance(found.get("properties"), dict):
-            found["properties"] = {k: fit(one, path, depth + 1) for k, one in found["properties"].items()}
-        if "items" in found or "prefixItems" in node:
-            items = found.get("items") or node.get("prefixItems")
-            found["items"] = fit(items[0] if isinstance(items, list) and items else items, path, depth + 1)
-        return found if is_part else _typed(found, "object" if depth == 0 else "string")
-
-    return fit(schema)
-
-
-def _listed(choices: Any) -> list[Message]:
-    return [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
-
-
-def _merged(node: Message, part: Message) -> Message:
-    """A schema with what a part of it adds; its own words count first."""
-    both = {**part, **node}
-    if isinstance(part.get("properties"), dict) and isinstance(node.get("properties", {}), dict):
-        both["properties"] = {**part["properties"], **node.get("properties", {})}
-    if isinstance(part.get("required"), list) and isinstance(node.get("required", []), list):
-        both["required"] = [*node.get("required", []), *part["required"]]
-    return both
-
-
-def _typed(found: Message, otherwise: str) -> Message:
-    """A schema that says its type, that of its items, and requires nothing that it does not have."""
-    said, values = found.get("type"), _values(found)
-    kinds = [_TYPES.get(str(kind).lower(), "") for kind in (said if isinstance(said, list) else [said])]
-    if not (kind := next(filter(None, kinds), "")):
-        guess = _TYPES.get(type(values[0]).__name__, otherwise) if values else otherwise
-        kind = "object" if "properties" in found else "array" if "items" in found else guess
-    found["type"] = kind
-    found.pop("enum", None)
-    if values:  # which Gemini takes of strings alone
-        texts = [one for one in values if isinstance(one, str) and one]
-        if kind == "string" and texts:
-            found["enum"] = texts
-        else:
-            all_of = ", ".join(json.dumps(one, ensure_ascii=False) for one in values[:20])
-            found["description"] = f"{found.get('description') or ''} One of: {all_of}"[:MOST_ABOUT].lstrip()
-    if kind == "array":
-        found.setdefault("items", {"type": "string"})
-    required, properties = found.pop("required", None), found.get("properties")
-    if isinstance(required, list) and isinstance(properties, dict):
-        if known := [name for name in dict.fromkeys(map(str, required)) if name in properties]:
-            found["required"] = known
-    return found
-
-
-def _values(found: Message) -> list[Any]:
-    values = found.get("enum")
-    return values if isinstance(values, list) else []
-
-
-def _named(reference: str, root: Any) -> Message:
-    """What a local reference names, as a JSON pointer (RFC 6901)."""
-    for part in reference.removeprefix("#").split("/")[1:]:
-        name = part.replace("~1", "/").replace("~0", "~")
-        root = root.get(name, {}) if isinstance(root, dict) else {}
-    return root if isinstance(root, dict) else {}

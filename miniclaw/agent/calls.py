@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from miniclaw import failpoints
 from miniclaw.agent.arguments import parse_call
 from miniclaw.agent.budget import Budget, Stop
-from miniclaw.agent.providers import LLMResponse, Message, ToolCall
+from miniclaw.agent.providers import NO_OUTPUT, LLMResponse, Message, ToolCall
 from miniclaw.agent.trace import TurnTrace
 from miniclaw.agent.transcript import fingerprint
 from miniclaw.errors import ModelError
@@ -21,9 +21,7 @@ from miniclaw.tools.base import Risk, Tool, ToolBox, ToolResult
 from miniclaw.tools.context import ToolContext
 from miniclaw.tools.risk import own_risk, risk_of
 
-__all__ = [
-    *("CallRunner", "ReadsOnly", "ToolFinished", "ToolGate", "ToolStarted", "Transcript", "may_clear"),
-]
+__all__ = ["CallRunner", "ReadsOnly", "ToolFinished", "ToolGate", "ToolStarted", "Transcript", "may_clear"]
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +209,8 @@ class CallRunner:
         began = time.perf_counter()
         result = await self._outcome(call, risk)
         ms = round((time.perf_counter() - began) * 1000)
-        message = {"role": "tool", "tool_call_id": call.id, "content": result.content}
+        content = result.content if result.content.strip() else NO_OUTPUT
+        message = {"role": "tool", "tool_call_id": call.id, "content": content}
         meta = {"ok": result.ok, "ms": ms, "name": call.name, "kept": result.kept}
         await self._transcript.append(message, meta | self._budget.mark())
         self._trace.tool(call, result, ms)

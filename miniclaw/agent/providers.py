@@ -11,14 +11,16 @@ from miniclaw.errors import ModelError
 from miniclaw.session.models import Usage
 
 __all__ = [
-    *("Ask", "MOST_CHARS", "Again", "Finish", "LLMChunk", "LLMProvider", "LLMResponse", "ModelInfo"),
-    *("Repeats", "ToolCall", "WarmsUp", "unwatched", "whole"),
+    *("Ask", "MOST_CHARS", "NO_OUTPUT", "Again", "Finish", "LLMChunk", "LLMProvider", "LLMResponse"),
+    *("ModelInfo", "Repeats", "ToolCall", "WarmsUp", "unwatched", "whole"),
 ]
 
 MOST_CHARS: Final = 400_000
 """What an answer may have, thoughts and calls counted; one without an end is broken off there."""
 MOST_CALLS: Final = 200
 """Calls of one answer; a turn runs fewer, and further ones are left out."""
+NO_OUTPUT: Final = "(no output)"
+"""What stands for the blank text of a result, which strict servers refuse for good."""
 
 Finish = Literal["stop", "tool_calls", "length", "content_filter", "error"]
 Message = dict[str, Any]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from miniclaw.agent.adapt import fit_content, own_data, short_id, wire_name
 from miniclaw.agent.answer import AnswerBuilder, RawCall, cut_error
 from miniclaw.agent.failures import error_inside
-from miniclaw.agent.providers import MOST_CALLS, LLMChunk, LLMResponse, Message
+from miniclaw.agent.providers import MOST_CALLS, NO_OUTPUT, LLMChunk, LLMResponse, Message
 from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.report import is_error
 
@@ -64,7 +64,7 @@ def _items(message: Message, quirks: Quirks, by: str) -> Iterator[Message]:
         yield {
             "type": "function_call_output",
             "call_id": _id(message["tool_call_id"], quirks),
-            "output": content or "",
+            "output": content if str(content or "").strip() else NO_OUTPUT,
         }
     elif role != "assistant":
         yield {"type": "message", "role": role, "content": _parts(fit_content(content, quirks))}
