@@ -205,10 +205,9 @@ async def test_a_server_that_tells_no_usage_is_counted_by_an_estimate(tmp_path: 
 
 
 def always_zap(messages: list[Message], number: int) -> Reply:
-    return {
-        "calls": [("zap", {"at": str(number)})],
-        "usage": {"prompt_tokens": 900, "completion_tokens": 100},
-    }
+    beside = {"completion_tokens_details": {"reasoning_tokens": 60}}  # as xAI counts its thoughts
+    usage = {"prompt_tokens": 900, "completion_tokens": 40, "total_tokens": 1000, **beside}
+    return {"calls": [("zap", {"at": str(number)})], "usage": usage}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from miniclaw.agent.adapt import fit_messages, fit_tools
+from miniclaw.agent.answer import usage_of
 from miniclaw.agent.overflow import overflow_in
 from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.quirks import Quirks
@@ -551,6 +554,48 @@ async def test_usage_is_found_wherever_it_stands(usage: Body) -> None:
     played = await play(case_of(chunk({"content": "Hi"}, "stop"), usage, DONE))
     found = played.responses[0].usage
     assert (found.input_tokens, found.output_tokens, found.cached_tokens, found.calls) == (7, 3, 2, 1)
+
+
+def counted(prompt: int, answer: int, total: Any, thoughts: int | None = None, **more: Any) -> int:
+    usage = {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": total, **more}
+    if thoughts is not None:
+        usage["completion_tokens_details"] = {"reasoning_tokens": thoughts}
+    return usage_of(usage, "m").output_tokens
+
+
+@pytest.mark.parametrize(
+    ("output", "found"),
+    [
+        (100_009, counted(32, 9, 100_041, 100_000, prompt_tokens_details={"cached_tokens": 20})),  # xAI
+        (60_004, counted(21, 4, 60_025)),  # Gemini
+        (60_004, counted(21, 4, 60_025, 0)),
+        (60_004, counted(21, 0, 60_025, cached_tokens=5)),
+        (50, counted(10, 50, 60, 40)),  # OpenAI: the answer has them in it
+        (57, counted(10, 50, 67, 40)),
+        (9, counted(32, 9, 30, 100)),
+        (9, counted(32, 9, None, 100)),
+        (9, counted(32, 9, "many", 100)),
+        (9, counted(32, 9, True)),
+        (9, counted(32, 9, -5)),
+        (9, counted(32, 9, 10**11)),
+        (9, counted(0, 9, 500)),
+        (9, counted(32, 9, 131, prompt_tokens_details={"cached_tokens": 90})),
+        (9, counted(32, 9, 441, cache_read_input_tokens=300, cache_creation_input_tokens=100)),
+    ],
+)
+def test_thoughts_that_are_counted_beside_the_answer_are_output(output: int, found: int) -> None:
+    assert found == output
+
+
+NUMBER = st.integers(-10, 10**7)
+
+
+@given(NUMBER, NUMBER, NUMBER, st.none() | NUMBER)
+def test_no_total_makes_the_output_less_than_the_answer_or_more_than_the_total_has(
+    prompt: int, answer: int, total: int, thoughts: int | None
+) -> None:
+    least = max(answer, 0)
+    assert least <= counted(prompt, answer, total, thoughts) <= max(least, total - prompt)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ __all__ = ["AnswerBuilder", "RawCall", "cut_error", "cut_prompt", "usage_of"]
 
 MOST_TOKENS: Final = 1e12
 """A count from which on it is a server's mistake."""
+MOST_THOUGHTS: Final = 1_000_000
+"""Tokens; a total that would have more of them in one answer is none."""
 LEAST_BYTES: Final = 8_000
 """Of a request, from which on it is looked at whether the server read all of it."""
 MOST_PER_TOKEN: Final = 7
@@ -197,13 +200,31 @@ def usage_of(usage: Mapping[str, Any] | None, model: str) -> Usage:
         return Usage(model=model, calls=1)
     details = [usage.get(name) for name in ("prompt_tokens_details", "input_tokens_details")]
     cached = [detail.get("cached_tokens") for detail in details if isinstance(detail, dict)]
-    return Usage(
+    found = Usage(
         model=model,
         input_tokens=_count(usage.get("prompt_tokens"), usage.get("input_tokens")),
         output_tokens=_count(usage.get("completion_tokens"), usage.get("output_tokens")),
         cached_tokens=_count(*cached, usage.get("prompt_cache_hit_tokens"), usage.get("cached_tokens")),
         calls=1,
     )
+    return replace(found, output_tokens=found.output_tokens + _beside(usage, found))
+
+
+def _beside(usage: Mapping[str, Any], found: Usage) -> int:
+    """Thoughts that xAI and Gemini count beside the answer: what the total has more than its parts.
+
+    More of it than the thoughts that the server names, or as much as was cached, is something else.
+    """
+    more = _count(usage.get("total_tokens")) - found.tokens
+    if not found.input_tokens or not 0 < more < MOST_THOUGHTS:
+        return 0
+    details = [usage.get(name) for name in ("completion_tokens_details", "output_tokens_details")]
+    named = [detail.get("reasoning_tokens") for detail in details if isinstance(detail, dict)]
+    if thoughts := _count(*named):
+        return min(more, thoughts)
+    cached = found.cached_tokens or _count(usage.get("cache_read_input_tokens"))
+    written = _count(usage.get("cache_creation_input_tokens"))
+    return 0 if more in {cached, written, cached + written} else more
 
 
 def _count(*values: object) -> int:
