@@ -1310,6 +1310,30 @@ def test_what_a_template_refuses_of_a_history_is_learned_and_no_more_is_left_out
 @pytest.mark.parametrize(
     "message",
     [
+        "Function call is missing a thought_signature in functionCall parts. This is required for tools to work correctly",
+        "Unable to submit request because function call `default_api:f` in the 2. content block is missing a `thought_signature`.",
+    ],
+)
+def test_calls_that_gemini_has_not_signed_get_the_word_for_that_and_its_own_signatures_stay(
+    message: str,
+) -> None:
+    extras = [{"extra_content": {"google": {"thought_signature": "own"}}}, {}]
+    both: Body = {**SAID, "tool_calls": [WEATHER_CALL, TIME_CALL]}
+    signed = {**both, "provider_data": {"by": "me", "calls": extras}}
+    odd = {**SAID, "provider_data": {"by": "me", "calls": [{"extra_content": "x"}]}}
+    quirks = Quirks()
+    assert quirks.learn(read_report(refusal(message)["body"]), {"messages": [], "stream": True})
+    assert quirks.content == "any"
+    sent = fit_messages([both, signed, odd], quirks, by="me", renamed=False)
+    found = [[call.get("extra_content") for call in m["tool_calls"]] for m in sent]
+    word = {"google": {"thought_signature": "skip_thought_signature_validator"}}
+    assert found == [[word, None], [extras[0]["extra_content"], None], [word]]
+    assert "extra_content" not in WEATHER_CALL
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
         "Failed to initialize samplers: failed to parse grammar",
         'Grammar error: Unimplemented keys: ["uniqueItems"]',
         "Automatic parser generation failed: JSON schema error at #/properties/t: unrecognized type any",
@@ -1538,12 +1562,13 @@ async def test_sealed_thoughts_that_are_not_taken_back_are_left_out(message: str
     ]
 
 
-async def test_a_signature_that_is_not_taken_back_is_left_out() -> None:
+@pytest.mark.parametrize("message", ['Unknown name "extra_content"', "Corrupted thought signature."])
+async def test_a_signature_that_is_not_taken_back_is_left_out(message: str) -> None:
     signed = part(ARGS, "get_weather", id="a", index=0, extra_content={"google": {"thought_signature": "x"}})
     case = case_of(
         calls(signed),
         chunk(finish="stop"),
-        http=refusal('Unknown name "extra_content"'),
+        http=refusal(message),
         reject_if=[{"path": "messages[*].tool_calls[*].extra_content", "exists": True}],
     )
     played = await play(case)

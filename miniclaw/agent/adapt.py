@@ -22,6 +22,8 @@ __all__ = [
 _FITTING: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 """Tool names that every server takes."""
 _PRIVATE: Final = frozenset({"reasoning_content", "provider_data", "images"})
+_UNSIGNED: Final = "skip_thought_signature_validator"
+"""What Google documents for calls of other models: https://ai.google.dev/gemini-api/docs/thought-signatures."""
 _NO_TEXT: Final = {"any": None, "null": None, "text": "", "mark": "…"}
 
 
@@ -96,7 +98,7 @@ def fit_messages(messages: Sequence[Message], quirks: Quirks, *, by: str, rename
         renamed: whether a tool has another name on the wire.
     """
     touches_all = quirks.ids or bool(quirks.roles)
-    touches_own = renamed or quirks.names or quirks.thoughts in {"calls", "always"}
+    touches_own = renamed or quirks.names or quirks.signed or quirks.thoughts in {"calls", "always"}
     touches_own = touches_own or not quirks.content == quirks.beside == "any"
     fitted = [
         _fit(message, quirks, by)
@@ -157,7 +159,10 @@ def _fit(message: Message, quirks: Quirks, by: str) -> Message:
     text = message.get("content") or ""
     if calls := message.get("tool_calls"):
         extras = data.get("calls") or [{}] * len(calls)
-        fitted["tool_calls"] = [_fit_call(*each, quirks) for each in zip(calls, extras, strict=False)]
+        fitted["tool_calls"] = sent = [_fit_call(*each, quirks) for each in zip(calls, extras, strict=False)]
+        if quirks.signed and not any(_google(call).get("thought_signature") for call in sent):
+            google = {**_google(sent[0]), "thought_signature": _UNSIGNED}
+            sent[0] = {**sent[0], "extra_content": {"google": google}}
         if quirks.beside != "any" and thoughts and quirks.thoughts != "never":
             thoughts, text = f"{thoughts}\n\n{text}".rstrip(), ""
         if not text.strip() or quirks.beside == "none":
@@ -181,6 +186,13 @@ def _fit_call(call: Message, extra: Message, quirks: Quirks) -> Message:
     if name != call["function"]["name"]:
         fitted = {**fitted, "function": {**call["function"], "name": name}}
     return {**fitted, "id": short_id(call["id"])} if quirks.ids else fitted
+
+
+def _google(call: Message) -> Message:
+    """What Gemini's own API keeps with a call; empty for none."""
+    extra = call.get("extra_content")
+    google = extra.get("google") if isinstance(extra, dict) else None
+    return google if isinstance(google, dict) else {}
 
 
 def _alternating(messages: Sequence[Message]) -> list[Message]:

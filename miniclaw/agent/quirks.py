@@ -88,6 +88,8 @@ class Quirks:
     """`not now`: one of those in this request is not; that says nothing of others."""
     data: bool = True
     """Whether what only this server understands goes back to it."""
+    signed: bool = False
+    """Whether calls that the model has not signed get the word that stands for a signature."""
     _tried: set[str] = field(default_factory=set)
 
     def taught(self, kind: str, report: Report, body: Mapping[str, Any]) -> Quirks | None:
@@ -223,6 +225,7 @@ _EMPTY: Final = (
     r"|\bmessage\b.{0,60}must not be empty|\bcontent\W{0,3}(?:不能|不可|不允许)为?空"
 )
 _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
+    (r"missing.{0,60}thought.?signature|thought.?signature.{0,40}(?:missing|required)", "signed", True),
     (r"both content and (?:thinking|reasoning)", "beside", "one"),  # the template of gpt-oss
     (r"(?:either|both) content (?:or|and) tool.?calls", "beside", "none"),  # those of Mistral
     (r"single tool.?calls? at once|only one tool.?call|multiple tool.?calls? (?:is |are )?not supp", "one_call", True),
@@ -235,7 +238,8 @@ _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
     (_MISSING, "no_thoughts", " "),
     (r"reasoning_content", "thoughts", "never"),
     (r"item .*not found|encrypted.content.*(?:verif|decrypt|parse)", "data", False),
-    (r"extra_content|reasoning_details|without its required following item", "data", False),
+    (r"extra_content|reasoning_details|without its required following item|(?:corrupt\w*|invalid) thought.?signature"
+     r"|thought.?signature\W? is (?:not valid|invalid)", "data", False),
     (_ALTERNATE, "alternate", True),
     (r"roles are supported, got system|system.*(?:beginning|first|once|single|only one|multiple|首|after)|(?:multiple|more than one|only one) system"
      r"|developer\W? after|role order|order of (?:messages|roles)", "one_system", True),
