@@ -17,6 +17,7 @@ from miniclaw.agent.providers import LLMResponse, ToolCall
 from miniclaw.agent.quirks import Quirks
 from miniclaw.agent.report import Report, read_report
 from miniclaw.agent.responses import responses_body
+from miniclaw.agent.stream import ChatAssembler
 from tests.support.play import play
 from tests.support.replay import Body, Case, chunk, event, response_item, text_stream
 
@@ -931,6 +932,8 @@ async def test_what_is_refused_is_known_in_many_wordings_and_the_rest_is_kept(
         "当前模型不支持思考模式",
         "Thinking level MINIMAL is not supported for this model.",  # Gemini
         "Reasoning is mandatory for this endpoint and cannot be disabled.",  # OpenRouter
+        "messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `tool_use`. When `thinking`"
+        " is enabled, a final `assistant` message must start with a thinking block",  # Claude, of calls of others
     ],
 )
 def test_a_model_that_cannot_think_is_not_told_how_to_from_then_on(message: str) -> None:
@@ -1582,6 +1585,73 @@ async def test_structured_thoughts_go_back_as_they_came() -> None:
     played = await play(case_of(first, chunk(finish="tool_calls")))
     assert played.answered[1]["messages"][-2]["reasoning_details"] == [detail]
     assert "provider_data" not in str(played.answered[1])
+
+
+SEALED_BLOCKS = [
+    {"type": "thinking", "thinking": "I should look", "signature": "EqQB"},
+    {"type": "thinking", "thinking": "again", "signature": "Fx"},
+    {"type": "redacted_thinking", "data": "x"},
+    {"type": "redacted_thinking", "data": "y"},
+]
+ONE_CALL = part(ARGS, "get_weather", id="a", index=0)
+
+
+def block(thinking: str, signature: str | None = "") -> Body:
+    found = {"type": "thinking", "thinking": thinking, "signature": signature}
+    return chunk({"content": "", "reasoning_content": thinking, "thinking_blocks": [found]})
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [
+            *(block("I should "), block("look", None), block("", "EqQB"), block("again"), block("", "Fx")),
+            chunk({"thinking_blocks": SEALED_BLOCKS[2:]}),
+            *(block("never signed"), calls(ONE_CALL), chunk(finish="tool_calls")),
+        ],
+        [
+            {
+                "choices": [
+                    {
+                        "message": {"thinking_blocks": SEALED_BLOCKS, "tool_calls": [ONE_CALL]},
+                        "finish_reason": "tool_calls",
+                    }
+                ]
+            }
+        ],
+    ],
+    ids=["streamed", "whole"],
+)
+async def test_signed_thoughts_of_claude_go_back_as_they_came(chunks: list[Body]) -> None:
+    played = await play(case_of(*chunks))
+    assert played.responses[0].reasoning.startswith("I should look")
+    assert played.answered[1]["messages"][-2]["thinking_blocks"] == SEALED_BLOCKS
+    assert "provider_data" not in str(played.answered[1])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+        "When thinking is disabled, an `assistant` message in the final position cannot contain `thinking`.",
+        "messages.1.thinking_blocks: Extra inputs are not permitted",
+    ],
+)
+def test_thoughts_of_claude_that_are_not_taken_back_are_left_out(message: str) -> None:
+    quirks = Quirks()
+    assert quirks.learn(Report(message), {"messages": [], "thinking": {"type": "enabled"}}) == "data=False"
+    said = {**SAID, "provider_data": {"by": "me", "blocks": SEALED_BLOCKS}}
+    assert "thinking_blocks" not in fit_messages([said], quirks, by="me", renamed=False)[0]
+
+
+def test_pieces_of_structured_thoughts_count_as_what_is_kept_of_them() -> None:
+    assembler, size = ChatAssembler(), 0
+    for _ in range(1000):
+        piece = assembler.feed(block("abcd"))
+        size += piece.hidden + len(piece.reasoning) if piece else 0
+    assert 4000 <= size < 4100
+    last = assembler.feed(block("", "s" * 900))
+    assert last is not None and last.hidden >= 900
 
 
 async def test_a_response_in_one_piece_is_read_too() -> None:

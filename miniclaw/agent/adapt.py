@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from miniclaw.agent.details import STRUCTURED
 from miniclaw.agent.providers import NO_OUTPUT, Message
 from miniclaw.agent.quirks import LENGTHS, Quirks
 from miniclaw.agent.schemas import MOST_ABOUT, simple_schema
@@ -167,8 +168,7 @@ def _fit(message: Message, quirks: Quirks, by: str) -> Message:
             thoughts, text = f"{thoughts}\n\n{text}".rstrip(), ""
         if not text.strip() or quirks.beside == "none":
             fitted["content"] = _NO_TEXT[quirks.content]
-    if data.get("details"):
-        fitted["reasoning_details"] = data["details"]
+    fitted |= {name: data[key] for key, name in STRUCTURED.items() if data.get(key)}
     is_due = quirks.thoughts == "always" or (calls and (thoughts or quirks.thoughts == "calls"))
     if is_due and quirks.thoughts != "never":
         fitted["reasoning_content"] = thoughts or quirks.no_thoughts

@@ -42,6 +42,7 @@ _NO_THINKING: Final = re.compile(
     r"(?:not|n't) support (?:the |extended )?(?:thinking|reasoning)\b(?! content| effort)"
     r"|\b(?:thinking|reasoning)\W{0,3}(?:mode )?(?:is |are )?(?:not |un)supported|不支持(?:开启|启用|深度)*思考(?!模式下|内容)"
     r"|\b(?:thinking|reasoning) (?:level|budget)(?: \W?[\w.-]+\W?)? (?:is )?not supported"
+    r"|expected \W?thinking\W? or \W?redacted_thinking\b"
     r"|\b(?:thinking|reasoning)\b(?: is mandatory\b|[\w ,]{0,60} cannot be disabled)"
 )
 _ROLES: Final = ("system", "developer")
@@ -238,8 +239,8 @@ _LESSONS: Final[tuple[tuple[str, str, Any], ...]] = (
     (_MISSING, "no_thoughts", " "),
     (r"reasoning_content", "thoughts", "never"),
     (r"item .*not found|encrypted.content.*(?:verif|decrypt|parse)", "data", False),
-    (r"extra_content|reasoning_details|without its required following item|(?:corrupt\w*|invalid) thought.?signature"
-     r"|thought.?signature\W? is (?:not valid|invalid)", "data", False),
+    (r"extra_content|reasoning_details|thinking_blocks|without its required following item|(?:corrupt\w*|invalid) thought.?signature"
+     r"|thought.?signature\W? is (?:not valid|invalid)|invalid \W?signature|cannot contain \W?thinking\b", "data", False),
     (_ALTERNATE, "alternate", True),
     (r"roles are supported, got system|system.*(?:beginning|first|once|single|only one|multiple|首|after)|(?:multiple|more than one|only one) system"
      r"|developer\W? after|role order|order of (?:messages|roles)", "one_system", True),

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from miniclaw.agent.answer import AnswerBuilder, cut_error
 from miniclaw.agent.arguments import parse_call
+from miniclaw.agent.details import STRUCTURED, Details
 from miniclaw.agent.failures import error_inside
 from miniclaw.agent.providers import MOST_CALLS, LLMChunk, LLMResponse
 from miniclaw.agent.report import is_error, is_report
@@ -18,8 +19,6 @@ from miniclaw.session.history import parse_arguments
 __all__ = ["ChatAssembler", "parse_call"]
 
 _CALL_KEYS: Final = frozenset({"id", "type", "index", "function", "name", "arguments"})
-MOST_DETAILS: Final = 1000
-"""Pieces of `reasoning_details` that are kept."""
 
 
 class _Call:
@@ -53,9 +52,7 @@ class ChatAssembler:
         self._offered = self._answer.offered
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
-        self._details: list[dict[str, Any]] = []
-        self._parts: list[dict[str, list[str]]] = []
-        """Of each of them, the texts that come in pieces."""
+        self._details = {key: Details() for key in STRUCTURED}
         self._choice: object = None
         self._finish: str | None = None
         self._usage: dict[str, Any] | None = None
@@ -116,11 +113,7 @@ class ChatAssembler:
         data: dict[str, Any] = {}
         if any(call.extra for call in calls):
             data["calls"] = [call.extra for call in calls]
-        if self._details:
-            data["details"] = [
-                {**detail, **{key: "".join(pieces) for key, pieces in parts.items()}}
-                for detail, parts in zip(self._details, self._parts, strict=True)
-            ]
+        data |= {key: found for key, details in self._details.items() if (found := details.whole())}
         raw = [(call.id, call.name, "".join(call.arguments)) for call in calls]
         return self._answer.finish(raw, self._finish, self._usage, data)
 
@@ -161,10 +154,11 @@ class ChatAssembler:
                     hidden += sum(len(str(part[key])) for key in part.keys() - _CALL_KEYS)
         text, thought = _content(delta.get("content"))
         reasoning = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(details := delta.get("reasoning_details"), list):
-            details_text = self._take_details(details)
-            reasoning = reasoning or details_text
-            hidden += len(str(details)) - len(details_text)
+        for key, name in STRUCTURED.items():
+            if isinstance(details := delta.get(name), list):
+                details_text, more = self._details[key].take(details)
+                reasoning = reasoning or details_text
+                hidden += more
         if isinstance(refusal := delta.get("refusal"), str):
             text += refusal
         if not isinstance(reasoning, str) or not reasoning:
@@ -172,26 +166,6 @@ class ChatAssembler:
         chunk = self._answer.take(text, reasoning) or LLMChunk()
         hidden += max(0, len(text) + len(reasoning) - len(chunk.text) - len(chunk.reasoning))
         return replace(chunk, hidden=hidden) if hidden or chunk.text or chunk.reasoning else None
-
-    def _take_details(self, details: list[Any]) -> str:
-        """Keep structured thoughts, which go back as they came, with the pieces of each put together."""
-        shown: list[str] = []
-        for detail in details:
-            if not isinstance(detail, dict) or len(self._details) >= MOST_DETAILS:
-                continue
-            text = detail.get("text") or detail.get("summary")
-            shown.append(text if isinstance(text, str) else "")
-            last = self._details[-1] if self._details else {}
-            same = all(last.get(key) == detail.get(key) for key in ("index", "type"))
-            if not self._details or not same or detail.get("index") is None:
-                self._details.append({})
-                self._parts.append({})
-            for key, value in detail.items():
-                if key in {"text", "summary", "data"} and isinstance(value, str):
-                    self._parts[-1].setdefault(key, []).append(value)
-                elif value is not None or key not in self._details[-1]:
-                    self._details[-1][key] = value
-        return "".join(shown)
 
     def _take_call(self, part: dict[str, Any], taken: list[_Call]) -> _Call | None:
         """Take a piece of a call; `taken` are the calls of which this chunk held a piece before."""
