@@ -105,6 +105,11 @@ def test_where_the_answers_length_makes_it_too_long_that_is_told(prompt: int, is
         (403, said("Sorry, your account balance is insufficient", code=30001), "quota", "model_quota"),
         (429, said("余额不足", code="1113"), "quota", "model_quota"),
         (429, said("Your account balance", type="exceeded_current_quota_error"), "quota", "model_quota"),
+        *((status, {"code": "Some resource has been exhausted", "error": "Your team x has either used all available credits or reached its monthly spending limit. To continue"}, "quota", "model_quota") for status in (200, 403, 429)),  # xAI
+        (403, {"code": "The caller does not have permission to execute the specified operation", "error": "Your newly created team doesn't have any credits or licenses yet."}, "quota", "model_quota"),
+        (403, said("Key limit exceeded (monthly limit). Manage it using https://openrouter.ai/settings/keys", code=403), "quota", "model_quota"),
+        (429, said("您的GLM Coding Plan套餐已到期，暂无法使用", code="1309"), "quota", "model_quota"),
+        (429, said("已达到 5 小时的使用上限", code="1308"), "rate_limited", "model_rate_limited"),
         (429, said("You exceeded your current quota", status="RESOURCE_EXHAUSTED"), "rate_limited", "model_rate_limited"),
         (200, said("slow", type="rate_limit_error"), "rate_limited", "model_rate_limited"),
         (200, {"base_resp": {"status_code": 1002, "status_msg": "slow"}}, "rate_limited", "model_rate_limited"),

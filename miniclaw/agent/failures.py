@@ -27,10 +27,11 @@ _STATUS: Final = re.compile(r"[45]\d\d", re.ASCII)
 _QUOTA_CODES: Final = frozenset({
     *("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"),
     *("exceeded_current_quota_error", "arrearage", "insufficient_credits", "credit_balance_exhausted", "1113"),
-    *("minimax-1008", "30001", "allocationquota.freetieronly", "billing_error"),
+    *("1309", "minimax-1008", "30001", "allocationquota.freetieronly", "billing_error"),
 })  # fmt: skip
 _QUOTA_WORDS: Final = re.compile(
-    r"credit balance|insufficient (?:account )?balance|余额不足|欠费|overdue payment"
+    r"credit balance|insufficient (?:account )?balance|余额不足|欠费|overdue payment|套餐已到期"
+    r"|used all available credits|monthly spending limit|n.t have any credits|\bkey limit exceeded"
 )
 _RATE_CODES: Final = frozenset({
     *("rate_limit_exceeded", "rate_limit_error", "rate_limit_reached_error", "rate_limited", "too_many_requests"),
@@ -107,7 +108,7 @@ def _lasting(report: Report, status: int, where: str) -> ModelError | None:
     if status == 401 or (status in _UNSURE and is_auth):
         text = f"The API key was refused by {where}; check OPENAI_API_KEY."
         return ModelError("model_auth", text, kind="auth")
-    is_quota = status in {400, 403} and _QUOTA_WORDS.search(report.words)
+    is_quota = status in {*_UNSURE, 429} and _QUOTA_WORDS.search(report.words)
     if status == 402 or report.has(_QUOTA_CODES) or is_quota:
         return ModelError(
             "model_quota", f"The account at {where} has no quota left; top it up.", kind="quota"
