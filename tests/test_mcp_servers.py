@@ -139,6 +139,67 @@ def other(message):
         assert "needs `uri`" in await ask(action="read")
 
 
+async def test_a_server_of_resources_alone_has_its_one_tool_as_long_as_it_has_resources(
+    tmp_path: Path,
+) -> None:
+    offer = tmp_path / "offer.json"
+    body = f"""
+def offered():
+    return json.load(open({str(offer)!r}))
+def initialize(message):
+    reply(message, protocolVersion="2025-11-25", capabilities=offered()["capabilities"],
+          serverInfo={{"name": "fake", "version": "1"}})
+def tools(message):
+    if "tools" not in offered()["capabilities"]:
+        return discover(message)
+    reply(message, tools=[{{"name": name, "inputSchema": {{"type": "object"}}}} for name in offered()["tools"]])
+def other(message):
+    if message.get("method") == "resources/read":
+        os._exit(1)
+    if message.get("method") == "resources/list":
+        send({{"method": "notifications/tools/list_changed"}})
+    if "id" in message:
+        reply(message)
+"""
+    command = program(tmp_path, body)
+
+    def offers(capabilities: str, *tools: str) -> None:
+        offer.write_text(
+            json.dumps({"capabilities": dict.fromkeys(capabilities.split(), {}), "tools": tools})
+        )
+
+    offers("resources")
+    write_config(
+        tmp_path, fake=command, few={"command": command[0], "args": command[1:], "tools": ["library"]}
+    )
+    async with Running(tmp_path) as running:
+
+        async def then(*names: str, **arguments: str) -> None:
+            if arguments:
+                await running.registry.execute("mcp__fake__library", arguments, context(tmp_path))
+            await until(
+                lambda: (
+                    running.row("fake")["tools"] == list(names) and running.row("fake")["state"] == "ready"
+                )
+            )
+
+        await then("mcp__fake__library")
+        assert running.row("few")["tools"] == ["mcp__few__library"]
+        offers("tools resources", "say")
+        await then("mcp__fake__say", "mcp__fake__library", action="list")
+        offers("tools resources")
+        await then("mcp__fake__library", action="list")
+        offers("tools", "say")
+        await then("mcp__fake__say", "mcp__fake__library", action="list")
+        await then("mcp__fake__say", action="read", uri="memo://x")  # began again, without resources
+        offers("prompts")
+        await running.servers.act("disable", "fake")
+        await running.servers.act("enable", "fake")
+        await then("mcp__fake__library")
+        offers("tools")
+        await then(action="read", uri="memo://x")
+
+
 async def test_a_changed_list_is_read_anew_and_swapped(tmp_path: Path) -> None:
     body = """
 names = ["say"]

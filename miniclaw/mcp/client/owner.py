@@ -93,7 +93,7 @@ class Owner:
         self._client: MCPClient | None = None
         self._ready = asyncio.Event()
         self._changed = asyncio.Event()
-        self._listed: list[dict[str, Any]] = []
+        self._listed: tuple[list[dict[str, Any]], bool] = [], False
         self._names: list[str] = []
         self._left_out = ""
         self._task: asyncio.Task[None] | None = None
@@ -111,7 +111,7 @@ class Owner:
             self._task.cancel()
             await asyncio.wait({self._task})
         self._state = "off"
-        self._offer([], [])
+        self._offer(([], False), [])
 
     def status(self) -> dict[str, Any]:
         """How it is."""
@@ -248,8 +248,10 @@ class Owner:
     async def _list(self, client: MCPClient) -> None:
         """Read the list, and offer it if it is another one."""
         wanted = [tool for tool in await client.list_tools() if self._is_wanted(tool)]
+        has_library = not client.capabilities.keys().isdisjoint(("resources", "prompts"))
+        listed = wanted, has_library and self._is_wanted({"name": "library"})
         with contextlib.suppress(RecursionError):  # too deep to be compared
-            if wanted == self._listed:
+            if listed == self._listed:
                 return
         # Names that need no change come first, so that another's change cannot take them.
         first = sorted(wanted[:MAX_TOOLS], key=lambda tool: not _PLAIN.fullmatch(tool["name"]))
@@ -260,9 +262,9 @@ class Owner:
         if len(made) < len(wanted):
             self._left_out = f"Only {len(made):,} of its {len(wanted):,} tools are used; the log says why."
             logger.warning("MCP server %s: at most %d tools; %s", self._name, MAX_TOOLS, self._left_out)
-        if {"resources", "prompts"} & client.capabilities.keys() and self._is_wanted({"name": "library"}):
+        if listed[1]:
             made.append(LibraryTool(self, server_name=self._name))
-        self._offer(wanted, made)
+        self._offer(listed, made)
 
     def _made(self, tool: dict[str, Any]) -> RemoteTool | None:
         try:
@@ -271,11 +273,13 @@ class Owner:
             logger.exception("MCP server %s: the tool %.100s is left out", self._name, tool.get("name"))
             return None
 
-    def _offer(self, wanted: list[dict[str, Any]], made: Sequence[RemoteTool | LibraryTool]) -> None:
+    def _offer(
+        self, listed: tuple[list[dict[str, Any]], bool], made: Sequence[RemoteTool | LibraryTool]
+    ) -> None:
         """Put these tools in the place of the former ones, in one step."""
         for name in self._names:
             self._registry.remove(name)
-        self._listed, self._names = wanted, []
+        self._listed, self._names = listed, []
         for one in made:
             one.name = fit_name(
                 self._name, one.remote_name, lambda name: self._registry.find(name) is not None
