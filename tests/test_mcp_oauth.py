@@ -8,6 +8,7 @@ import hashlib
 import os
 import stat
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,13 @@ class World:
         self.registered: list[dict[str, Any]] = []
         self.asked: list[dict[str, str]] = []
         self.forms: list[dict[str, str]] = []
+        self.broken: dict[str, tuple[int, str]] = {}
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.seen.append(request.path)
+        if request.path in self.broken:
+            status, text = self.broken[request.path]
+            return web.Response(status=status, text=text, content_type="application/json")
         match request.path:
             case "/.well-known/oauth-protected-resource/mcp":
                 return web.json_response(
@@ -83,7 +88,7 @@ class World:
             asked = self.asked[-1]
             assert asked["code_challenge"] == base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         token = f"t{len(self.forms)}"
-        self.granted[token] = set(self.asked[-1].get("scope", "").split())
+        self.granted[token] = set(self.asked[-1].get("scope", "").split()) if self.asked else {"write"}
         more = {"refresh_token": "fresh", "expires_in": self.expires_in}
         return web.json_response({"access_token": token, "token_type": "Bearer", **more})
 
@@ -119,7 +124,8 @@ class World:
     def client(self, kept: Any, *, is_there: bool = True, **client: str) -> MCPClient:
         url = f"{self.origin}/mcp"
         consent = self if is_there else None
-        auth = OAuth(url, kept=kept, consent=consent, client=OAuthClient(**client))
+        alone = kept.alone if isinstance(kept, KeptTokens) else nullcontext
+        auth = OAuth(url, kept=kept, consent=consent, client=OAuthClient(**client), alone=alone)
         return MCPClient(lambda: HttpLink(url, authorizer=auth), start_seconds=20.0)
 
 
@@ -170,6 +176,100 @@ async def test_without_a_user_the_operator_is_told_what_to_do_and_a_spent_renewa
             async with here.client(kept, is_there=False):
                 raise AssertionError
         assert "tokens" not in kept and here.forms[-1]["refresh_token"] == "spent"
+
+
+def known(here: World, path: Path) -> KeptTokens:
+    """What an earlier login kept; its token has ended."""
+    kept = KeptTokens(path, f"{here.origin}/mcp")
+    kept["issuer"] = here.origin
+    kept["client"] = {"client_id": "c", "redirect_uri": here.redirect_uri}
+    kept["tokens"] = {"access_token": "old", "refresh_token": "fresh", "renew_at": 0}
+    return kept
+
+
+@pytest.mark.parametrize("renew_at", [0, 2**40])
+async def test_a_renewal_that_finds_nobody_or_a_server_out_of_order_is_tried_again_and_no_login(
+    renew_at: int, tmp_path: Path
+) -> None:
+    about = "/.well-known/oauth-protected-resource/mcp", "/.well-known/oauth-authorization-server"
+    async with world() as here:
+        kept = known(here, tmp_path / "mcp-tokens.json")
+        kept["tokens"] = before = {**kept["tokens"], "renew_at": renew_at}
+        for broken, metadata in (
+            ({}, {"token_endpoint": "http://127.0.0.1:9/token"}),
+            ({"/token": (503, '{"error": "invalid_grant"}')}, {}),
+            ({"/token": (429, "{}")}, {}),
+            ({"/token": (400, '{"error": "temporarily_unavailable"}')}, {}),
+            ({"/token": (403, "<html>a proxy's")}, {}),
+            ({about[0]: (502, "")}, {}),
+            ({about[1]: (503, "{}")}, {}),
+        ):
+            here.broken, here.metadata = broken, metadata
+            with pytest.raises(MCPUnavailable) as told:
+                async with here.client(kept, is_there=False):
+                    raise AssertionError
+            assert not told.value.needs_login and kept["tokens"] == before
+        here.broken, here.metadata = {}, {}
+        async with here.client(kept, is_there=False) as client:
+            assert text_of(await client.call_tool("say")) == "ok"
+        assert not here.asked
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "left"),
+    [
+        (400, "invalid_grant", {"issuer", "client"}),
+        (401, "invalid_client", {"issuer"}),
+        (400, "unauthorized_client", {"issuer"}),
+        (200, "bad_refresh_token", {"issuer", "client", "tokens"}),
+    ],
+)
+async def test_what_the_authorization_server_itself_refuses_wants_a_login(
+    status: int, error: str, left: set[str], tmp_path: Path
+) -> None:
+    async with world() as here:
+        kept = known(here, tmp_path / "mcp-tokens.json")
+        here.broken = {"/token": (status, f'{{"error": "{error}"}}')}
+        with pytest.raises(MCPUnavailable, match="wants a login") as told:
+            async with here.client(kept, is_there=False):
+                raise AssertionError
+        assert told.value.needs_login and set(kept) == left
+
+
+async def test_of_two_at_once_one_renews_and_a_renewal_that_nobody_waits_for_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "mcp-tokens.json"
+    async with world() as here:
+        mine, going, go = known(here, path), asyncio.Event(), asyncio.Event()
+        real = here._token
+
+        async def slow(request: web.Request) -> web.Response:
+            assert KeptTokens(path, f"{here.origin}/mcp")["tokens"]["refresh_token"] == "fresh"
+            await request.read()
+            going.set()
+            await go.wait()
+            return await real(request)
+
+        here._token = slow  # type: ignore[method-assign]
+        both = [KeptTokens(path, f"{here.origin}/mcp") for _ in range(2)]
+        first, second = (OAuth(f"{here.origin}/mcp", kept=one, alone=one.alone) for one in both)
+        given_up = asyncio.ensure_future(first.token())
+        await going.wait()
+        given_up.cancel()
+        others = [asyncio.ensure_future(one.token()) for one in (first, second)]
+        await until(lambda: here.seen.count("/.well-known/oauth-authorization-server") == 3)
+        go.set()
+        assert await asyncio.gather(*others) == ["t1", "t1"] and len(here.forms) == 1
+        assert given_up.cancelled()
+
+        mine["tokens"] = {**mine["tokens"], "renew_at": 0}
+        later = {"access_token": "of a login", "refresh_token": "newer"}
+
+        async def logged_in(request: web.Request) -> web.Response:
+            mine["tokens"] = later
+            return web.json_response({"error": "invalid_grant"}, status=400)
+
+        here._token = logged_in  # type: ignore[method-assign]
+        assert await first.token() == "of a login" and mine["tokens"] == later
 
 
 async def test_a_scope_that_is_never_given_is_asked_for_once() -> None:
@@ -319,6 +419,19 @@ async def test_the_browser_comes_back_to_a_port_of_ours(monkeypatch: pytest.Monk
         async with session.get("http://127.0.0.1:8977/callback?code=1&state=2") as response:
             assert "close this page" in await response.text()
     assert await task == "http://127.0.0.1:8977/callback?code=1&state=2"
+
+
+def test_many_that_write_the_file_at_once_lose_nothing_of_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "mcp-tokens.json"
+
+    def write(number: int) -> None:
+        kept = KeptTokens(path, f"https://{number % 2}.test")
+        for turn in range(10):
+            kept[f"{number} {turn}"] = turn
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(4)))
+    assert [len(KeptTokens(path, f"https://{number}.test")) for number in range(2)] == [20, 20]
 
 
 def test_an_older_file_that_others_could_read_is_made_private(tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
-from urllib.parse import parse_qs, quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from miniclaw.errors import MCPUnavailable
 from miniclaw.mcp.client.oauth_metadata import (
@@ -24,12 +25,16 @@ from miniclaw.mcp.client.oauth_metadata import (
     fetch_json,
     find_login_server,
     find_resource,
+    reason_in,
 )
 
 __all__ = ["Consent", "OAuth", "OAuthClient"]
 
 EARLY_SECONDS: Final = 30.0
 """How long before its end a token is no more used; half of its life where that is shorter."""
+REFUSED: Final = ("invalid_grant", "invalid_client", "unauthorized_client")
+"""What an authorization server says to a refresh token, or to us, that is good no more (RFC 6749, 5.2)."""
+_PASSING: Final = ("failed", "temporarily_unavailable", "server_error")
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 
@@ -73,6 +78,7 @@ class OAuth:
         consent: asks the user; `None` = nobody is there, so a login fails with the advice how to do it.
         client: what the operator set.
         advice: how the operator logs in.
+        alone: keeps other processes with the same `kept` from renewing meanwhile.
     """
 
     def __init__(
@@ -83,12 +89,15 @@ class OAuth:
         consent: Consent | None = None,
         client: OAuthClient | None = None,
         advice: str = "log in to it first",
+        alone: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._url = url
         self._kept = kept
         self._consent = consent
         self._client = client or OAuthClient()
         self._advice = advice
+        self._alone = alone
+        self._renewing: asyncio.Future[bool] | None = None
         self._asked: set[str] = set()
         self._lock = asyncio.Lock()
 
@@ -99,7 +108,7 @@ class OAuth:
             return tokens.get("access_token")
         async with self._lock:
             if self._kept.get("tokens") == tokens:
-                await self._renew()
+                await self._renew(tokens.get("access_token"))
         return (self._kept.get("tokens") or {}).get("access_token")
 
     async def refused(self, status: int, challenges: list[str], token: str | None) -> bool:
@@ -114,10 +123,8 @@ class OAuth:
             resource = await find_resource(self._url, challenge)
             server = await find_login_server(resource)
             if server.issuer != self._kept.get("issuer"):
-                self._kept.clear()  # what one server gave is nothing to another
-                self._kept["issuer"] = server.issuer
                 self._asked.clear()
-            elif status == 401 and token is not None and await self._renew(server, resource):
+            elif status == 401 and token is not None and await self._renew(token, server, resource):
                 return True
             scopes = self._scopes(status, challenge, resource, server)
             if status == 403 and scopes <= self._asked:
@@ -140,6 +147,9 @@ class OAuth:
     async def _log_in(self, server: LoginServer, resource: Resource, scopes: set[str]) -> None:
         if self._consent is None:
             raise MCPUnavailable(f"The server wants a login: {self._advice}.", needs_login=True)
+        if server.issuer != self._kept.get("issuer"):
+            self._kept.clear()  # what one server gave is nothing to another
+            self._kept["issuer"] = server.issuer
         client = await self._register(server, self._consent.redirect_uri)
         verifier, state = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
         digest = hashlib.sha256(verifier.encode()).digest()
@@ -159,15 +169,15 @@ class OAuth:
         answer = await self._consent.ask(f"{server.authorize}{joint}{urlencode(query)}")
         form = {
             "grant_type": "authorization_code",
-            "code": _code(answer, state, server),
+            "code": server.code_in(answer, state),
             "redirect_uri": self._consent.redirect_uri,
             "code_verifier": verifier,
             "resource": resource.id,
         }
         tokens = await self._ask_token(server, client, form)
         if not _has_token(tokens):
-            raise MCPUnavailable(f"{server.issuer} gave no token: {_reason(tokens)}.")
-        self._keep(server, resource, tokens, scopes)
+            raise MCPUnavailable(f"{server.issuer} gave no token: {reason_in(tokens)}.")
+        self._keep(server, tokens, scopes)
 
     async def _register(self, server: LoginServer, redirect_uri: str) -> Mapping[str, Any]:
         """Our id at the authorization server: the operator's, that of a document, or a new one."""
@@ -190,37 +200,65 @@ class OAuth:
             "grant_types": ["authorization_code", "refresh_token"],
             "response_types": ["code"],
             "application_type": "native",
-            "token_endpoint_auth_method": _method(server, has_secret=True),
+            "token_endpoint_auth_method": server.method(has_secret=True),
         }
         made = await fetch_json(server.register, asker=self._url, body=about) or {}
         if not isinstance(made.get("client_id"), str):
-            raise MCPUnavailable(f"{server.issuer} did not register us: {_reason(made)}.")
+            raise MCPUnavailable(f"{server.issuer} did not register us: {reason_in(made)}.")
         client = {**made, "redirect_uri": redirect_uri}
         self._kept["client"] = client
         return client
 
-    async def _renew(self, server: LoginServer | None = None, resource: Resource | None = None) -> bool:
-        """Another token for the refresh token, if there is one that is still good."""
-        tokens = self._kept.get("tokens") or {}
-        refresh = tokens.get("refresh_token")
-        client = await self._known_client()
-        self._kept.pop("tokens", None)
-        if not refresh or client is None:
+    async def _renew(
+        self, used: str | None, server: LoginServer | None = None, resource: Resource | None = None
+    ) -> bool:
+        """Another token than `used` for the refresh token, if that is still good; it is kept until it was refused.
+
+        Raises:
+            MCPUnavailable: the authorization server cannot be reached, or is out of order.
+        """
+        client = self._known_client()
+        if not (self._kept.get("tokens") or {}).get("refresh_token") or client is None:
             return False
         resource = resource or await find_resource(self._url, Challenge())
         server = server or await find_login_server(resource)
         if server.issuer != self._kept.get("issuer"):
             return False
-        form = {"grant_type": "refresh_token", "refresh_token": refresh, "resource": resource.id}
-        renewed = await self._ask_token(server, client, form)
-        if not _has_token(renewed):
-            return False
-        self._keep(
-            server, resource, {**renewed, "refresh_token": renewed.get("refresh_token") or refresh}, set()
-        )
-        return True
+        # A refresh token may be good once: what came of it is kept even if nobody waits for it any more.
+        self._renewing = asyncio.ensure_future(self._renew_alone(used, client, server, resource))
+        return await asyncio.shield(self._renewing)
 
-    async def _known_client(self) -> Mapping[str, Any] | None:
+    async def _renew_alone(
+        self, used: str | None, client: Mapping[str, Any], server: LoginServer, resource: Resource
+    ) -> bool:
+        async with self._alone():
+            tokens = self._kept.get("tokens") or {}
+            if tokens.get("access_token") != used or "refresh_token" not in tokens:
+                return bool(tokens)  # another process got it meanwhile
+            refresh = tokens["refresh_token"]
+            form = {"grant_type": "refresh_token", "refresh_token": refresh, "resource": resource.id}
+            renewed = await self._ask_token(server, client, form)
+            if self._kept.get("tokens") not in (None, tokens):
+                return True  # somebody logged in meanwhile
+            if _has_token(renewed):
+                self._keep(
+                    server, {**renewed, "refresh_token": renewed.get("refresh_token") or refresh}, set()
+                )
+                return True
+            return self._drop(server, renewed)
+
+    def _drop(self, server: LoginServer, answer: Mapping[str, Any]) -> bool:
+        """Forget what the authorization server itself refused; `False`, or it could not answer."""
+        error = answer.get("error")
+        if not isinstance(error, str) or error in _PASSING:
+            raise MCPUnavailable(f"{server.issuer} gave no token: {reason_in(answer)}.")
+        if error in REFUSED:
+            self._kept.pop("tokens", None)
+            if error != "invalid_grant":  # it knows us no more, so we register anew at the next login
+                self._kept.pop("client", None)
+        return False
+
+    def _known_client(self) -> Mapping[str, Any] | None:
         if self._client.client_id:
             return {"client_id": self._client.client_id, "client_secret": self._client.client_secret}
         if self._client.metadata_url and "client" not in self._kept:
@@ -232,7 +270,7 @@ class OAuth:
         self, server: LoginServer, client: Mapping[str, Any], form: dict[str, str]
     ) -> dict[str, Any]:
         client_id, secret = str(client["client_id"]), str(client.get("client_secret") or "")
-        method = client.get("token_endpoint_auth_method") or _method(server, has_secret=bool(secret))
+        method = client.get("token_endpoint_auth_method") or server.method(has_secret=bool(secret))
         headers = {}
         if secret and method == "client_secret_basic":
             pair = f"{quote(client_id, safe='')}:{quote(secret, safe='')}"
@@ -243,9 +281,7 @@ class OAuth:
                 form["client_secret"] = secret
         return await fetch_json(server.token, asker=self._url, form=form, headers=headers) or {}
 
-    def _keep(
-        self, server: LoginServer, resource: Resource, tokens: Mapping[str, Any], scopes: set[str]
-    ) -> None:
+    def _keep(self, server: LoginServer, tokens: Mapping[str, Any], scopes: set[str]) -> None:
         names = ("access_token", "refresh_token", "scope")
         kept = {name: tokens[name] for name in names if isinstance(tokens.get(name), str)}
         kept.setdefault("scope", " ".join(sorted(scopes)))
@@ -259,30 +295,3 @@ class OAuth:
 def _has_token(found: Mapping[str, Any]) -> bool:
     token = found.get("access_token")
     return isinstance(token, str) and _TOKEN.fullmatch(token) is not None
-
-
-def _method(server: LoginServer, *, has_secret: bool) -> str:
-    """How we say who we are at the token endpoint: the safest way that both sides can."""
-    ways = ("client_secret_basic", "client_secret_post", "none") if has_secret else ("none",)
-    return next((way for way in ways if way in server.auth_methods), ways[0])
-
-
-def _code(answer: str, state: str, server: LoginServer) -> str:
-    """The code in the address that the browser was sent to.
-
-    Raises:
-        MCPUnavailable: it is not the answer to our question, or a refusal.
-    """
-    found = {name: values[0] for name, values in parse_qs(urlsplit(answer).query).items()}
-    if not secrets.compare_digest(found.get("state", "").encode(), state.encode()):
-        raise MCPUnavailable("The answer to the login is not to ours; log in again.")
-    issuer = found.get("iss")
-    if issuer != server.issuer and (issuer is not None or server.names_itself):
-        raise MCPUnavailable(f"The answer to the login is not of {server.issuer}; nothing was sent to it.")
-    if "code" not in found:
-        raise MCPUnavailable(f"The login was refused: {_reason(found)}.")
-    return found["code"]
-
-
-def _reason(found: Mapping[str, Any]) -> str:
-    return str(found.get("error_description") or found.get("error") or "no reason was given")[:300]

@@ -9,16 +9,25 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 from miniclaw.errors import MCPUnavailable
 
-__all__ = ["Challenge", "LoginServer", "Resource", "fetch_json", "find_login_server", "find_resource"]
+__all__ = [
+    "Challenge",
+    "LoginServer",
+    "Resource",
+    "fetch_json",
+    "find_login_server",
+    "find_resource",
+    "reason_in",
+]
 
 MOST_BYTES: Final = 1024 * 1024
 SECONDS: Final = 20.0
@@ -72,6 +81,32 @@ class LoginServer:
     """Whether a client's id may be the URL of a document about it."""
     names_itself: bool = False
     """Whether it says in its answer who it is (RFC 9207)."""
+
+    def method(self, *, has_secret: bool) -> str:
+        """How we say who we are at the token endpoint: the safest way that both sides can."""
+        ways = ("client_secret_basic", "client_secret_post", "none") if has_secret else ("none",)
+        return next((way for way in ways if way in self.auth_methods), ways[0])
+
+    def code_in(self, answer: str, state: str) -> str:
+        """The code in the address that the browser was sent to.
+
+        Raises:
+            MCPUnavailable: it is not the answer to our question, or a refusal.
+        """
+        found = {name: values[0] for name, values in parse_qs(urlsplit(answer).query).items()}
+        if not secrets.compare_digest(found.get("state", "").encode(), state.encode()):
+            raise MCPUnavailable("The answer to the login is not to ours; log in again.")
+        issuer = found.get("iss")
+        if issuer != self.issuer and (issuer is not None or self.names_itself):
+            raise MCPUnavailable(f"The answer to the login is not of {self.issuer}; nothing was sent to it.")
+        if "code" not in found:
+            raise MCPUnavailable(f"The login was refused: {reason_in(found)}.")
+        return found["code"]
+
+
+def reason_in(found: Mapping[str, Any]) -> str:
+    """Why an authorization server refused."""
+    return str(found.get("error_description") or found.get("error") or "no reason was given")[:300]
 
 
 async def find_resource(url: str, challenge: Challenge) -> Resource:
@@ -213,7 +248,7 @@ async def fetch_json(
     An error of OAuth is an object too, with `error` in it. `asker` is the server that named the place.
 
     Raises:
-        MCPUnavailable: the place cannot be reached, or is not safe.
+        MCPUnavailable: the place cannot be reached, is out of order (429, 5xx), or is not safe.
     """
     import aiohttp  # 12 MB, which a server on stdio without remote servers does without
 
@@ -226,6 +261,8 @@ async def fetch_json(
             status, raw = await _ask(partial(http.request, verb, **given), url, asker or url)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise MCPUnavailable(f"{url[:200]} cannot be reached: {error or type(error).__name__}.") from error
+    if status == 429 or status >= 500:
+        raise MCPUnavailable(f"{url[:200]} is out of order: status {status}.")
     try:
         value = json.loads(raw)
     except (ValueError, RecursionError):

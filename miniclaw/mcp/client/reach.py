@@ -24,6 +24,6 @@ def link_of(name: str, config: ServerConfig, data_dir: Path, consent: Consent | 
     login = OAuthClient(**config.oauth.model_dump())
     kept = KeptTokens(data_dir / FILE, config.url)
     advice = f"run `miniclaw mcp login {name}`"
-    auth = OAuth(config.url, kept=kept, consent=consent, client=login, advice=advice)
+    auth = OAuth(config.url, kept=kept, consent=consent, client=login, advice=advice, alone=kept.alone)
     is_own = any(header.lower() == "authorization" for header in config.headers)
     return HttpLink(config.url, headers=config.headers, authorizer=None if is_own else auth)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import logging
-import os
+import time
 import webbrowser
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from miniclaw.errors import ConfigError, MCPUnavailable
+from miniclaw.rundir import try_lock
+from miniclaw.whole_file import whole_file
 
 __all__ = ["FILE", "BrowserConsent", "KeptTokens"]
 
@@ -22,6 +25,9 @@ FILE: Final = "mcp-tokens.json"
 PORT: Final = 8977
 """Where the browser comes back to; fixed, since authorization servers compare the whole address."""
 LOGIN_SECONDS: Final = 300.0
+WRITE_SECONDS: Final = 1.0
+RENEW_TRIES: Final = 3000
+"""How long another process is waited for, which may hang: a minute."""
 _PAGE: Final = "<!doctype html><title>miniclaw</title><p>You can close this page and go back to miniclaw."
 
 
@@ -43,12 +49,12 @@ class KeptTokens(MutableMapping[str, Any]):
         return self._mine()[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._write({**self._mine(), key: value})
+        with self._changing() as mine:
+            mine[key] = value
 
     def __delitem__(self, key: str) -> None:
-        mine = dict(self._mine())
-        del mine[key]
-        self._write(mine)
+        with self._changing() as mine:
+            del mine[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._mine())
@@ -74,17 +80,40 @@ class KeptTokens(MutableMapping[str, Any]):
         mine = self._all.get(self._url) if isinstance(self._all, dict) else None
         return mine if isinstance(mine, dict) else {}
 
-    def _write(self, mine: dict[str, Any]) -> None:
-        self._mine()
-        temporary = self._path.with_suffix(".tmp")
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[dict[str, Any]]:
+        """What is kept, to be changed in the block and then written; others wait so long."""
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with open(descriptor, "w", encoding="utf-8") as file:
-                json.dump({**self._all, self._url: mine}, file)
-            temporary.chmod(0o600)
-            temporary.replace(self._path)
+            with self._lock_file("") as lock:
+                end = time.monotonic() + WRITE_SECONDS
+                while not try_lock(lock) and time.monotonic() < end:
+                    time.sleep(0.002)
+                yield (mine := dict(self._mine()))
+                with whole_file(self._path) as file:
+                    file.write(json.dumps({**self._all, self._url: mine}).encode())
         except OSError as error:
             raise ConfigError(f"`{self._path}` cannot be written: {error.strerror}.") from error
+
+    @contextlib.asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Keep others from renewing the tokens of this server, whose refresh token may be good for one use only.
+
+        Raises:
+            ConfigError: the directory cannot be written.
+        """
+        try:
+            file = self._lock_file("." + hashlib.sha256(self._url.encode()).hexdigest()[:8])
+        except OSError as error:
+            raise ConfigError(f"`{self._path}` cannot be locked: {error.strerror}.") from error
+        with file:
+            for _ in range(RENEW_TRIES):
+                if try_lock(file):
+                    break
+                await asyncio.sleep(0.02)
+            yield
+
+    def _lock_file(self, which: str) -> IO[bytes]:
+        return open(self._path.with_suffix(f"{which}.lock"), "ab")
 
 
 class BrowserConsent:
