@@ -74,6 +74,28 @@ async def test_memories_are_seen_searched_added_edited_superseded_deleted_and_ex
             assert "lives in" not in str([one.content for one in current])
 
 
+async def test_a_form_stays_when_a_selection_ends_beside_it_or_its_edge_is_clicked(
+    tmp_path: Path, chromium: Chromium
+) -> None:
+    async with running_claw(tmp_path, ScriptedProvider([]), web=True) as claw, chromium.tab(claw) as tab:
+        panel = await opened(tab, "记忆")
+        await panel.get_by_role("button", name="添加记忆").click()
+        form = tab.page.get_by_role("dialog", name="添加记忆")
+        await form.get_by_label("内容").fill("five minutes of writing")
+        edge, field = await form.bounding_box(), await form.get_by_label("内容").bounding_box()
+        assert edge is not None and field is not None
+        mouse = tab.page.mouse
+        await mouse.move(field["x"] + 80, field["y"] + 12)
+        await mouse.down()
+        await mouse.move(edge["x"] - 40, field["y"] + 12, steps=4)
+        await mouse.up()
+        await mouse.click(edge["x"] + 6, edge["y"] + 6)
+        await mouse.click(edge["x"] - 40, edge["y"] + 6)
+        await expect(form.get_by_label("内容")).to_have_value("five minutes of writing")
+        await tab.page.keyboard.press("Escape")
+        await expect(form).to_have_count(0)
+
+
 async def test_skills_are_switched_on_for_the_chat_and_tools_and_servers_tell_how_they_are(
     tmp_path: Path, chromium: Chromium
 ) -> None:

@@ -63,7 +63,6 @@ function sheet(title, ...children) {
 		dialog.remove()
 		if (document.activeElement === document.body) again(opener).focus()
 	})
-	dialog.addEventListener("click", event => event.target === dialog && dialog.close())
 	document.body.append(dialog)
 	dialog.showModal()
 	return dialog
