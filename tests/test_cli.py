@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,11 +297,29 @@ def test_a_person_is_asked_before_a_write_and_only_yes_lets_it_run(
     assert len(list(tmp_path.glob("users/owner/memory/mem_*"))) == left
 
 
+def test_an_embedded_chat_shows_question_marks_where_the_encoding_has_no_such_letter(tmp_path: Path) -> None:
+    for more in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "miniclaw", "chat", "--data-dir", str(tmp_path), *more],
+            input="1+1 红\n/model\n",
+            env={**os.environ, **ENV, "PYTHONIOENCODING": "latin-1:strict", "PYTHONUTF8": "0"},
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+        assert "model" in done.stdout
+
+
 @pytest.mark.parametrize("before", ["", "1+1\n"])
 def test_ctrl_c_leaves_a_chat_whose_pipe_stays_open(tmp_path: Path, before: str) -> None:
     command = [sys.executable, "-m", "miniclaw", "chat", "--data-dir", str(tmp_path)]
     pipe = subprocess.PIPE
     options = {"stdin": pipe, "stdout": pipe, "stderr": pipe, "env": {**os.environ, **ENV}}
+    # A shell lets what it runs in the background pass over Ctrl+C, and this may be run by one.
+    options["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, encoding="utf-8", **options) as process:  # type: ignore[call-overload]
         try:
             process.stdin.write(f"{before}/model\n")

@@ -165,7 +165,8 @@ def other(message):
 
     def offers(capabilities: str, *tools: str) -> None:
         offer.write_text(
-            json.dumps({"capabilities": dict.fromkeys(capabilities.split(), {}), "tools": tools})
+            json.dumps({"capabilities": dict.fromkeys(capabilities.split(), {}), "tools": tools}),
+            encoding="utf-8",
         )
 
     offers("resources")

@@ -424,3 +424,60 @@ async def test_what_is_used_while_redis_hangs_is_counted_once(tmp_path: Path) ->
         assert [(row["calls"], row["input_tokens"]) for row in await ledger.rows("ann")] == [(1, 7)]
         assert [(row.calls, row.input_tokens) for row in ledger.today("ann")] == [(1, 7)]
         await link.close()
+
+
+class Hole:
+    """Passes bytes on to a Redis, until what is open falls silent: nothing answered, nothing closed."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._age = 0
+
+    def swallow(self) -> None:
+        """From now on only new connections work."""
+        self._age += 1
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._port)
+        age = self._age
+        ways = (self._pass_on(reader, back, age), self._pass_on(there, writer, age))
+        try:
+            await asyncio.gather(*ways)
+        except OSError:
+            pass  # either side has gone
+        finally:
+            writer.close()
+            back.close()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, age: int) -> None:
+        while data := await reader.read(65536):
+            if age == self._age:
+                writer.write(data)
+                await writer.drain()
+
+
+async def test_a_busy_node_notices_that_the_connection_of_its_live_events_is_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("miniclaw.redis.relay.LIFE_SECONDS", 0.2)
+    prefix, got = fresh_prefix(), list[object]()
+    quick: dict[str, Any] = {"redis.timeout": 1.0}
+    hole = Hole(int(shared_server().url.rpartition(":")[2].partition("/")[0]))
+    async with await asyncio.start_server(hole, "127.0.0.1") as proxy:
+        url = f"redis://127.0.0.1:{proxy.sockets[0].getsockname()[1]}"
+        async with (
+            node(tmp_path / "a", prefix) as there,
+            node(tmp_path / "b", prefix, url=url, **quick) as here,
+        ):
+            bus = here.bus
+            bus.subscribe("user.owner", lambda topic, frame: got.append(frame))
+
+            def is_told(news: str) -> bool:
+                """Whether it arrives, while somebody is always opening a session."""
+                bus.subscribe(f"session.{time.monotonic():.1f}", lambda topic, event: None).close()
+                there.bus.publish("user.owner", news)
+                return news in got
+
+            await eventually(lambda: is_told("before"))
+            hole.swallow()
+            await eventually(lambda: is_told("behind"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import locale
 import os
@@ -79,10 +78,8 @@ class Screen:
     def __init__(self, *, quiet: bool = False, watched: bool = False) -> None:
         self._quiet = quiet
         self._watched = watched
-        if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(
-                errors="replace"
-            )  # a console of another encoding shows ? instead of failing
+        if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:  # or what stands before it
+            reconfigure(errors="replace")  # a console of another encoding shows ? instead of failing
         self._color = sys.stdout.isatty() and is_capable() and "NO_COLOR" not in os.environ
         asked = (os.environ.get(name) for name in ("LC_ALL", "LC_MESSAGES", "LANG"))  # in the order of POSIX
         language = next(filter(None, asked), None) or locale.getlocale()[0] or ""

@@ -39,8 +39,8 @@ KEPT_MS: Final = 600_000
 """How long the events of a turn are kept behind its last."""
 LOOKED_SECONDS: Final = 30.0
 """How long the events of a session are followed after somebody looked, who then subscribes."""
-LIFE_SECONDS: Final = 15.0
-"""How often a quiet connection is asked whether it lives."""
+LIFE_SECONDS: Final = 5.0
+"""How often a connection is asked whether it lives; one that says nothing for twice as long is made anew."""
 MISSED_SECONDS: Final = 2.0
 """How often turns are looked up whose end should have come."""
 
@@ -288,24 +288,32 @@ class RedisRelay:
             wait = min(2 * wait, LONGEST_WAIT)
 
     async def _write(self, connection: Any) -> None:
-        """Subscribe and unsubscribe as it is wanted, and show life; end the connection when none comes back."""
-        self._heard = time.monotonic()
-        while True:
-            try:
-                async with asyncio.timeout(LIFE_SECONDS):
-                    wanted = [await self._wanted.get()]
-            except TimeoutError:
-                if time.monotonic() > self._heard + 3 * LIFE_SECONDS:
-                    await connection.disconnect(nowait=True)
-                    return
-                await connection.send_command("PING")
-                continue
-            while not self._wanted.empty():
-                wanted.append(self._wanted.get_nowait())
-            last = dict(wanted)  # what was wanted last counts
-            for command, begins in (("SUBSCRIBE", True), ("UNSUBSCRIBE", False)):
-                if channels := [self._channel(topic) for topic, how in last.items() if how is begins]:
-                    await connection.send_command(command, *channels)
+        """Subscribe and unsubscribe as it is wanted, and show life; end the connection when none comes back.
+
+        The clock of that runs however much is wanted: what is written into a dead connection tells nothing.
+        """
+        clock, wanted = time.monotonic, list[tuple[str, bool]]()
+        self._heard = clock()
+        look = self._heard + LIFE_SECONDS
+        try:
+            while (now := clock()) <= self._heard + 2 * LIFE_SECONDS:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(look - now):
+                        wanted.append(await self._wanted.get())
+                async with asyncio.timeout(LIFE_SECONDS):  # where nobody takes what is written
+                    if clock() >= look:
+                        look = clock() + LIFE_SECONDS
+                        await connection.send_command("PING")
+                    while not self._wanted.empty():
+                        wanted.append(self._wanted.get_nowait())
+                    last = dict(wanted)  # what was wanted last counts
+                    wanted.clear()
+                    for command, begins in (("SUBSCRIBE", True), ("UNSUBSCRIBE", False)):
+                        if channels := [self._channel(topic) for topic, how in last.items() if how is begins]:
+                            await connection.send_command(command, *channels)
+            logger.warning("Redis says nothing to the reader of live events; connecting again")
+        finally:
+            await connection.disconnect(nowait=True)  # which ends the reading too
 
     def _on_message(self, message: Any) -> None:
         kind = message[0]
