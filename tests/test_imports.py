@@ -97,7 +97,7 @@ LARGER: dict[str, tuple[int, str]] = {
     "gateway/commands.py": (334, "every command of the protocol on one page"),
     "gateway/events.py": (335, "the bus, and the feed of a turn wherever it runs"),
     "redis/queue.py": (362, "one session's way through a node: entry, lease, turn, and what is lost"),
-    "redis/relay.py": (477, "what goes out, what comes in and what was missed share one table of readers"),
+    "redis/relay.py": (485, "what goes out, what comes in and what was missed share one table of readers"),
     "agent/approval.py": (308, "a question from its row to its answer, and every way to that"),
     "agent/turn.py": (310, "one turn from its row to its end, and every way to that"),
     "agent/turn.py:_converse": (47, "all that a turn is run with, in the order in which it is had"),
