@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,30 @@ async def test_without_a_summary_the_turn_is_answered_and_it_is_not_asked_for_at
         assert session is not None and "summary" not in session.metadata
     assert len(talks.asked) == 12 and len(talks.summarised) <= 2
     assert last_user(talks.asked[-1]).startswith("question 11")
+
+
+async def test_a_summary_that_does_not_come_takes_half_of_the_turns_time_and_is_counted_to_it(
+    tmp_path: Path,
+) -> None:
+    talks, limit = Talks(), 1.0
+
+    async def never(messages: list[Message]) -> LLMResponse:
+        if messages[0]["content"].startswith(INSTRUCTIONS):
+            await asyncio.Event().wait()
+        if messages[-1]["role"] == "user":  # a step, which keeps what was spent by then
+            return LLMResponse(tool_calls=(ToolCall("c1", "calculator", "{}", {"expression": "1+1"}),))
+        return await talks._answer(messages)
+
+    given = arguments(**{"agent.turn_timeout": limit, "memory.automatic": "off"})
+    async with running_claw(tmp_path, ScriptedProvider([never] * 40), arguments=given) as claw:
+        session_id = await new_session(claw)
+        await talk(claw, session_id, range(8))
+        session = await claw.sessions.get(session_id)
+        assert session is not None
+        metas = [entry.meta or {} for entry in session.messages]
+        spent = [meta["spent"] for meta in metas if "spent" in meta]
+        assert max(spent) >= limit / 2
+        assert len(talks.asked) == 8 and not talks.summarised
 
 
 async def test_a_hook_of_the_operator_can_be_against_it_and_hears_of_it(tmp_path: Path) -> None:

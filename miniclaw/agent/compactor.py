@@ -55,9 +55,11 @@ class Compactor:
         """Sessions whose last summary failed: how long a log has to be for the next try, and the pause before it."""
 
     async def make_room(
-        self, session: Session, system: str, tools: Sequence[Message] | None, ask: Ask
+        self, session: Session, system: str, tools: Sequence[Message] | None, ask: Ask, *, seconds: float
     ) -> bool:
         """Summarise the oldest turns if the conversation does not fit without; `False` = nothing changed.
+
+        It takes `seconds` at most, with all that is asked of a model for it.
 
         When there is no summary, nothing is lost but from the model's sight: `ShortTermMemory` cuts.
         """
@@ -73,9 +75,10 @@ class Compactor:
             return False
         position = _said(session)[found.turns].position
         try:
-            await self.summarise(session, found.older, position, ask, seconds=SECONDS)
+            async with asyncio.timeout(seconds):
+                await self.summarise(session, found.older, position, ask, seconds=SECONDS)
         except (MiniClawError, TimeoutError) as error:
-            reason = error or f"it took longer than {SECONDS:g} s"
+            reason = error or f"it took longer than {min(seconds, SECONDS):g} s"
             logger.warning("session %s has no summary of its beginning: %s", session.session_id, reason)
             self._failed[session.session_id] = (session.next_position + 2 * pause, 2 * pause)
             while len(self._failed) > MOST_FAILED:

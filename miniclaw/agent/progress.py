@@ -52,7 +52,7 @@ class Progress:
     trace: TurnTrace
     context: ToolContext
     seconds: float
-    """What earlier attempts took."""
+    """What earlier attempts took, and a summary before the answer."""
     tools: list[dict[str, Any]]
     memories: list[MemorySearchResult] = field(default_factory=list)
     last_result: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -248,11 +249,16 @@ class TurnRunner:
     async def _layers(
         self, turn: Turn, session: Session, progress: Progress, tools: ToolBox, ask: Ask
     ) -> list[Layer]:
-        """The system prompt, after the conversation was made to fit beside it."""
+        """The system prompt, after the conversation was made to fit beside it, in half of the turn's time at most."""
         layers = self._opening.layers(session, turn, progress)
-        if await self._compactor.make_room(session, joined(layers), tools.get_openai_tools(), ask):
-            return self._opening.layers(session, turn, progress)
-        return layers
+        half, began = (self._c.settings.agent.turn_timeout - progress.seconds) / 2, time.monotonic()
+        made = self._compactor.make_room(
+            session, joined(layers), tools.get_openai_tools(), ask, seconds=max(0.0, half)
+        )
+        try:
+            return self._opening.layers(session, turn, progress) if await made else layers
+        finally:
+            progress.seconds += time.monotonic() - began
 
     async def _listen(
         self,
