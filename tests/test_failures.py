@@ -109,7 +109,18 @@ def test_where_the_answers_length_makes_it_too_long_that_is_told(prompt: int, is
         (403, {"code": "The caller does not have permission to execute the specified operation", "error": "Your newly created team doesn't have any credits or licenses yet."}, "quota", "model_quota"),
         (403, said("Key limit exceeded (monthly limit). Manage it using https://openrouter.ai/settings/keys", code=403), "quota", "model_quota"),
         (429, said("您的GLM Coding Plan套餐已到期，暂无法使用", code="1309"), "quota", "model_quota"),
-        (429, said("已达到 5 小时的使用上限", code="1308"), "rate_limited", "model_rate_limited"),
+        *((429, said("Usage limit reached", code=code), "quota", "model_quota") for code in ("1308", "1310")),  # Zhipu
+        (429, said("You exceeded your current quota. Read the docs: https://help.aliyun.com/zh/model-studio/error-code#token-limit", code="insufficient_quota"), "rate_limited", "model_rate_limited"),
+        (429, said("Allocated quota exceeded, please increase your quota limit.", type="insufficient_quota"), "rate_limited", "model_rate_limited"),
+        (429, said("Allocated quota exceeded", code="Throttling.AllocationQuota"), "rate_limited", "model_rate_limited"),
+        (429, said("Free allocated quota exceeded. See https://help.aliyun.com/x", code="insufficient_quota"), "quota", "model_quota"),
+        (429, said("Read https://www.alibabacloud.com/help", code="AllocationQuota.FreeTierOnly"), "quota", "model_quota"),
+        (429, said("You exceeded your current quota. See https://platform.openai.com/docs", code="insufficient_quota"), "quota", "model_quota"),
+        (400, said("Organization has reached its spend limit.", code="blocked_api_access"), "quota", "model_quota"),
+        (403, said("no", code="AccountOverdueError"), "quota", "model_quota"),
+        (403, said("The request failed because your account has an overdue balance."), "quota", "model_quota"),
+        (412, said("Account x is suspended, possibly due to reaching the monthly spending limit or failure to pay past invoices."), "quota", "model_quota"),
+        (400, said("You have reached your specified API usage limits.", code="invalid_request_error"), "quota", "model_quota"),
         (429, said("You exceeded your current quota", status="RESOURCE_EXHAUSTED"), "rate_limited", "model_rate_limited"),
         (200, said("slow", type="rate_limit_error"), "rate_limited", "model_rate_limited"),
         (200, {"base_resp": {"status_code": 1002, "status_msg": "slow"}}, "rate_limited", "model_rate_limited"),
@@ -208,6 +219,12 @@ JSON = st.recursive(
     ),
     max_leaves=8,
 )
+
+
+@pytest.mark.parametrize("when", ["Your limit will reset at 13:18", "You will regain access on 2026-12-05"])
+def test_a_used_up_plan_says_when_it_is_free_again(when: str) -> None:
+    error = meaning(429, said(f"Usage limit reached. {when}.", code="1308"))
+    assert str(error) == f"The account at {INFO.where} has no quota left: Usage limit reached. {when}."
 
 
 @given(JSON, st.sampled_from([200, 400, 401, 404, 413, 422, 429, 500, 529]))

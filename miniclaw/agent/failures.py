@@ -28,11 +28,17 @@ _QUOTA_CODES: Final = frozenset({
     *("insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient_balance"),
     *("exceeded_current_quota_error", "arrearage", "insufficient_credits", "credit_balance_exhausted", "1113"),
     *("1309", "minimax-1008", "30001", "allocationquota.freetieronly", "billing_error"),
+    *("blocked_api_access", "accountoverdueerror", "1308", "1310"),
 })  # fmt: skip
 _QUOTA_WORDS: Final = re.compile(
     r"credit balance|insufficient (?:account )?balance|余额不足|欠费|overdue payment|套餐已到期"
     r"|used all available credits|monthly spending limit|n.t have any credits|\bkey limit exceeded"
+    r"|overdue balance|reached your specified api usage limits"
 )
+_DASHSCOPE_RATE: Final = re.compile(
+    r"(?!.*free allocated)(?=.*(?:allocated quota exceeded|help\.aliyun\.com|alibabacloud\.com))", re.DOTALL
+)
+"""Its tokens per minute, in OpenAI's code. Source: https://help.aliyun.com/en/model-studio/rate-limit"""
 _RATE_CODES: Final = frozenset({
     *("rate_limit_exceeded", "rate_limit_error", "rate_limit_reached_error", "rate_limited", "too_many_requests"),
     *("429", "resource_exhausted", "throttling", "throttling.ratequota", "1302"),
@@ -108,11 +114,14 @@ def _lasting(report: Report, status: int, where: str) -> ModelError | None:
     if status == 401 or (status in _UNSURE and is_auth):
         text = f"The API key was refused by {where}; check OPENAI_API_KEY."
         return ModelError("model_auth", text, kind="auth")
-    is_quota = status in {*_UNSURE, 429} and _QUOTA_WORDS.search(report.words)
+    is_rate = report.has(frozenset({"insufficient_quota"})) and _DASHSCOPE_RATE.match(report.words)
+    if status == 429 and is_rate and report.code.lower() != "allocationquota.freetieronly":
+        return None
+    is_quota = status in {*_UNSURE, 412, 429} and _QUOTA_WORDS.search(report.words)
     if status == 402 or report.has(_QUOTA_CODES) or is_quota:
-        return ModelError(
-            "model_quota", f"The account at {where} has no quota left; top it up.", kind="quota"
-        )
+        is_told = re.search(r"reset at|regain access", report.words)
+        advice = f": {report.message[:300].rstrip('. ')}" if is_told else "; top it up"
+        return ModelError("model_quota", f"The account at {where} has no quota left{advice}.", kind="quota")
     return None
 
 
