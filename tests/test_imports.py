@@ -274,7 +274,7 @@ TOTALS: dict[str, tuple[int, str]] = {
         " errors and sources",
     ),
     "all": (
-        49_414,
+        49_419,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, a second back"
         " end on Redis, and what an operator needs for months; the nearest peer has 109,000",

@@ -432,14 +432,16 @@ class Hole:
     def __init__(self, port: int) -> None:
         self._port = port
         self._age = 0
+        self._mute = 0
 
-    def swallow(self) -> None:
-        """From now on only new connections work."""
+    def swallow(self, mute: int) -> None:
+        """From now on only new connections work, and of those not the first `mute`."""
         self._age += 1
+        self._mute = mute
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
-        age = self._age
+        self._mute, age = max(0, self._mute - 1), -1 if self._mute else self._age
         ways = (self._pass_on(reader, back, age), self._pass_on(there, writer, age))
         try:
             await asyncio.gather(*ways)
@@ -479,5 +481,5 @@ async def test_a_busy_node_notices_that_the_connection_of_its_live_events_is_dea
                 return news in got
 
             await eventually(lambda: is_told("before"))
-            hole.swallow()
+            hole.swallow(3)
             await eventually(lambda: is_told("behind"))

@@ -154,6 +154,11 @@ class RedisLink:
         """A further connection, for a reader that blocks."""
         return self._pool.make_connection()
 
+    async def connect(self, connection: Any) -> None:
+        """Connect it within the limit of a call, with all that is said first: who has frozen still lets in."""
+        async with asyncio.timeout(self._timeout):
+            await connection.connect()
+
     async def _work(self) -> None:
         wait = FIRST_WAIT
         while True:

@@ -209,7 +209,7 @@ class RedisMailbox:
         while not self._stopped:
             connection = self._link.connection()
             try:
-                await connection.connect()
+                await self._link.connect(connection)
                 while not self._stopped:
                     await self._read_some(connection)
                     wait = FIRST_WAIT

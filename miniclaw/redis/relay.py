@@ -264,7 +264,7 @@ class RedisRelay:
             connection = self._link.connection()
             writer: asyncio.Task[None] | None = None
             try:
-                await connection.connect()
+                await self._link.connect(connection)
                 await connection.send_command("SUBSCRIBE", f"{self._link.prefix}ctl")
                 for topic in self._watched:
                     self._wanted.put_nowait((topic, True))
