@@ -433,6 +433,14 @@ class Hole:
         self._port = port
         self._age = 0
         self._mute = 0
+        self._passing: set[asyncio.Task[Any] | None] = set()
+
+    async def close(self) -> None:
+        """End all that is passed on."""
+        passing = [task for task in self._passing if task is not None]
+        for task in passing:
+            task.cancel()
+        await asyncio.gather(*passing, return_exceptions=True)
 
     def swallow(self, mute: int) -> None:
         """From now on only new connections work, and of those not the first `mute`."""
@@ -440,13 +448,14 @@ class Hole:
         self._mute = mute
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._passing.add(asyncio.current_task())  # nothing else holds a connection on which nothing comes
         there, back = await asyncio.open_connection("127.0.0.1", self._port)
         self._mute, age = max(0, self._mute - 1), -1 if self._mute else self._age
         ways = (self._pass_on(reader, back, age), self._pass_on(there, writer, age))
         try:
             await asyncio.gather(*ways)
-        except OSError:
-            pass  # either side has gone
+        except (OSError, asyncio.CancelledError):
+            pass  # either side has gone, or the test is over
         finally:
             writer.close()
             back.close()
@@ -483,3 +492,4 @@ async def test_a_busy_node_notices_that_the_connection_of_its_live_events_is_dea
             await eventually(lambda: is_told("before"))
             hole.swallow(3)
             await eventually(lambda: is_told("behind"))
+        await hole.close()
