@@ -17,6 +17,7 @@ from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
 from miniclaw.errors import ConfigError, StorageUnavailable
 from miniclaw.gateway.events import LiveTurns
+from miniclaw.gateway.paced import PacedNews
 from miniclaw.mcp.client.questions import Questions
 from miniclaw.mcp.client.servers import Servers
 from miniclaw.memory.conversations import ConversationIndex
@@ -64,6 +65,7 @@ def build_core(
         clock=clock,
         fence=backend.fence,
         live=live,
+        news=PacedNews(live.bus),
         identities=backend.identities,
         sessions=SessionManager(
             backend.storage,

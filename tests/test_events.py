@@ -383,6 +383,26 @@ async def test_news_that_costs_little_is_sent_at_once_and_that_of_others_too_whi
     assert got[4:] == ["late"]
 
 
+async def test_a_rename_or_delete_is_sent_behind_the_news_of_that_session_which_was_held() -> None:
+    bus, last = EventBus(), asyncio.Event()
+    got: list[str] = []
+
+    def handler(topic: str, event: str) -> None:
+        spend(SPENT_SECONDS)
+        got.append(event)
+        if event == "s2 idle":
+            last.set()
+
+    bus.subscribe("user.ann", handler)
+    news = PacedNews(bus)
+    for number in range(3):
+        news.publish("user.ann", f"s{number}", f"s{number} idle")
+    news.follow("user.ann", "s1", "s1 deleted")
+    async with asyncio.timeout(30):
+        await last.wait()
+    assert got == ["s0 idle", "s1 idle", "s1 deleted", "s2 idle"]
+
+
 def spend(seconds: float) -> None:
     """Take that much of the event loop."""
     until = time.perf_counter() + seconds

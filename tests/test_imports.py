@@ -267,14 +267,14 @@ def test_modules_and_functions_keep_to_their_budget_or_stand_in_the_table() -> N
 CORE = ("gateway/", "session/", "agent/", "tools/", "app.py", "wiring.py", "db.py")
 TOTALS: dict[str, tuple[int, str]] = {
     "core": (
-        19_477,
+        19_486,
         "meant to be 5,500: two model APIs with the bends of a dozen servers, the thirty ways of printing a call,"
         " budgets, trace, approvals, what a broken-off delete or a removed user leaves, and file tools that no link"
         " leads out of; a quarter is docstrings with units,"
         " errors and sources",
     ),
     "all": (
-        49_419,
+        49_428,
         "meant to be 15,000: five platforms with cryptography, each with its API and a stand-in that users try it"
         " with, memory that ranks, MCP both ways on two wires, with OAuth, without an SDK, timers, a second back"
         " end on Redis, and what an operator needs for months; the nearest peer has 109,000",

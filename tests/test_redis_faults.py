@@ -492,4 +492,5 @@ async def test_a_busy_node_notices_that_the_connection_of_its_live_events_is_dea
             await eventually(lambda: is_told("before"))
             hole.swallow(3)
             await eventually(lambda: is_told("behind"))
+            assert got[-1] == "behind"
         await hole.close()

@@ -11,6 +11,7 @@ from miniclaw.agent.trace import TraceStore
 from miniclaw.channel.base import Delivers
 from miniclaw.config import Clock, Settings
 from miniclaw.gateway.events import LiveTurns
+from miniclaw.gateway.paced import PacedNews
 from miniclaw.identity import Identities
 from miniclaw.mcp.client.servers import Servers
 from miniclaw.memory.long_term import LongTermMemory
@@ -35,6 +36,8 @@ class Core:
     clock: Clock
     fence: FenceOf
     live: LiveTurns
+    news: PacedNews
+    """What all connections of a user are told of their sessions, in order."""
     identities: Identities
     sessions: SessionManager
     search: SearchesText

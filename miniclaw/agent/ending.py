@@ -17,7 +17,6 @@ from miniclaw.agent.transcript import pending_calls
 from miniclaw.channel.base import Pulled
 from miniclaw.errors import StaleFence, StorageError, StorageUnavailable
 from miniclaw.gateway.events import TurnFeed, event_frame
-from miniclaw.gateway.paced import PacedNews
 from miniclaw.gateway.protocol import MessageType, ReplyTarget, format_time
 from miniclaw.session.history import INTERRUPTED, NOT_BEGUN
 from miniclaw.session.models import PASSING, Entry, Session, Turn
@@ -57,7 +56,6 @@ class TurnEnding:
     def __init__(self, core: Core) -> None:
         self._c = core
         self._bus = core.live.bus
-        self._news = PacedNews(core.live.bus)
 
     async def end(
         self, turn: Turn, session: Session, feed: TurnFeed, outcome: Outcome, progress: Progress | None
@@ -174,4 +172,4 @@ class TurnEnding:
         target = f"{session.channel}:{session.session_id}"
         # The frame and not the message: it goes to every connection of the user, encoded once.
         frame = event_frame("session.updated", data, target=target, session_id=session.session_id)
-        self._news.publish(f"user.{turn.user_id}", session.session_id, frame)
+        self._c.news.publish(f"user.{turn.user_id}", session.session_id, frame)

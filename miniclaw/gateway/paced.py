@@ -37,6 +37,12 @@ class PacedNews:
         else:
             self._say(topic, event)
 
+    def follow(self, topic: str, key: str, event: Any) -> None:
+        """Publish `event` now, behind what is held of its key: it adds to that, and does not take its place."""
+        if (held := self._held.get(topic, {}).pop(key, None)) is not None:
+            self._bus.publish(topic, held)
+        self._bus.publish(topic, event)
+
     def _open(self, topic: str) -> None:
         self._spent[topic] = 0.0
         asyncio.get_running_loop().call_later(WINDOW_SECONDS, self._next, topic)

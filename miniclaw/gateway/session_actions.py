@@ -99,7 +99,7 @@ class SessionActions:
     def _tell(self, scope: str, row: dict[str, Any]) -> dict[str, Any]:
         """Show all connections of the user what became of a session."""
         frame = event_frame("session.updated", row, target="agent", session_id=row["session_id"])
-        self._c.live.bus.publish(f"user.{scope}", frame)
+        self._c.news.follow(f"user.{scope}", row["session_id"], frame)
         return row
 
     async def skills(self, session: Session | None, activate: str, deactivate: str) -> dict[str, Any]:
