@@ -41,6 +41,8 @@ async def test_chats_are_found_renamed_forked_exported_and_deleted_with_a_way_ba
         running_claw(tmp_path, ScriptedProvider([echo] * 4), web=True) as claw,
         chromium.tabs(claw, 2) as (one, two),
     ):
+        for tab in (two, one):  # the first to know its user has one that does not yet begin anew
+            await tab.is_connected()
         await one.page.bring_to_front()  # frames of a tab behind another come once a second
         for text in ("green tea", "black coffee"):
             await one.new_chat()
